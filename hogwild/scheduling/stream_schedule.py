@@ -223,7 +223,9 @@ class StreamEpoch(Free):
 __all__ = ["SlotRequest", "StreamEpoch", "StreamSchedule", "fewest_slots", "too_few_slots"]
 
 REQUESTS_IN_HAND = 2  # per loader: the next request is there when one is done
-SHARE_IN_HAND = 4  # or up to that part of the slots, if only this loader can read what is in them, and fills quickly
+# Or up to that part of the slots, if only this loader can read what is in them, and fills quickly; but few, as a loader
+# that waits for data cannot begin anew before they are filled.
+SHARE_IN_HAND, MOST_IN_HAND = 4, 16
 
 
 def fewest_slots(procs: int, loaders: int, batches: int) -> int:
@@ -422,12 +424,17 @@ class StreamSchedule(LeaseSchedule):
             self._has_filled.add(loader)
         return request
 
+    @property
+    def most_requests(self) -> int:
+        """The largest number of requests that a loader may have in hand."""
+        many = min(MOST_IN_HAND, self.slots // self.shards // SHARE_IN_HAND) if self.is_sharded else 0
+        return max(REQUESTS_IN_HAND, many)
+
     def _adapt(self, loader: int) -> None:
-        """Have the loader hold twice what it fills from one turn to the next. One that waits for data holds few, as it
-        cannot begin anew before they are filled."""
+        """Have the loader hold twice what it fills from one turn to the next."""
         left, most = len(self._in_hand.get(loader, ())), self._most_requests.get(loader, REQUESTS_IN_HAND)
         if not left:
-            most = min(2 * most, self.slots // self.shards // SHARE_IN_HAND)
+            most = min(2 * most, self.most_requests)
         elif 2 * left > most:
             most -= 1
         self._most_requests[loader] = max(REQUESTS_IN_HAND, most)

@@ -40,7 +40,9 @@ from hogwild.job.source import as_batch, has_nested, prepare, read_into_memory
 from hogwild.planning.device_placement import planned
 from hogwild.planning.job_plan import slots_of
 from hogwild.scheduling.batch_plan import BatchPlan, StreamPlan, updates_planned
+from hogwild.scheduling.stream_schedule import SlotRequest, StreamSchedule
 from hogwild.user_code import ComponentSpec
+from hogwild.workers.session.ring_state import RingState
 
 BATCH = 4
 
@@ -697,3 +699,63 @@ def test_a_sample_of_any_nesting_has_the_same_inputs_in_memory_and_in_a_stream(i
     held = RowSource.of(Records(), "data.train", 0).read_here(0, 2)
     assert [field.dtype for field in held] == [field.dtype for field in streamed]
     assert all(torch.equal(mine, its) for mine, its in zip(held, streamed, strict=True))
+
+
+class Growing(Resumable):
+    """The records of batch 1 are larger than a slot while `is_large`. `places`: those that were read."""
+
+    is_large = False
+    places: ClassVar[list[int]] = []
+
+    def __iter__(self) -> "Growing":
+        return Growing(self.count)
+
+    def __next__(self) -> tuple[Any, int]:
+        _, place = super().__next__()
+        self.places.append(place)
+        return torch.zeros(9000 if self.is_large and BATCH <= place < 2 * BATCH else 4), place
+
+
+def test_a_batch_that_could_not_be_read_is_skipped_by_no_checkpoint_and_read_from_its_place(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Later ones have been filled meanwhile: a checkpoint began behind them, and the next try at the first record."""
+    streamed = prepare(
+        job_with(batch_size=BATCH, feed="stream"), Growing(1000), None, None, "a test",
+        loaders=1, channels_last=False, has_norm=False,
+    )  # fmt: skip
+    stream = streamed.stream
+    ring = Ring.allocate("test", streamed.ring_spec(64, 1))
+    state = RingState(ring, StreamSchedule(stream.plan, 64, 1, 1, 1), stream)
+    filler = Filler(stream, ring, loader=0, again=copies_of(stream))
+    monkeypatch.setattr(Growing, "is_large", True)
+    hand: list[SlotRequest] = []
+
+    def turn(fills: int) -> None:
+        while (request := state.schedule.request(0)) is not None:
+            state.write(request)
+            hand.append(request)
+        for _ in range(fills):
+            request = hand.pop(0)
+            Growing.places.clear()
+            try:
+                filler.fill(request.slot)
+            except Unreadable:
+                assert request.batch == 1 and state.schedule.failed(0, request.slot) is not None
+            else:
+                assert state.filled(0, request.slot)
+
+    turn(1)
+    turn(2)  # batch 1 fails, 2 is filled
+    epoch = state.schedule.free_of(0)
+    epoch.filled.discard(0)
+    epoch.mark_finished(0, 1)
+    ((_, ((_, place, _),)),) = state.state()["epochs"]
+    assert place == 1
+    again = [*range(BATCH, 2 * BATCH)]
+    turn(1)
+    assert Growing.places == again, "the second try"
+    monkeypatch.setattr(Growing, "is_large", False)
+    while 1 not in epoch.filled:
+        turn(1)
+    assert Growing.places == again, "the third"

@@ -27,6 +27,7 @@ class RingState:
     deaths: int = 0  # of loaders, in this attempt
     paused_s: float = 0.0  # that the data had nothing yet
     _kept: dict[int, bytes] = field(default_factory=dict)  # shard -> iterator state after its newest batch
+    _begun: dict[tuple[int, int, int], tuple[int, bytes]] = field(default_factory=dict)  # (epoch, shard, place) -> base
     _bases: dict[Key, tuple[int, bytes]] = field(default_factory=dict)  # positions at the end of the earlier attempt
 
     def __post_init__(self) -> None:
@@ -64,6 +65,8 @@ class RingState:
         """Write the request into the slot's row of the table, before its number is sent, with the position from which a
         restarted iterator continues."""
         place, state = self._base(request) if self.schedule.is_sharded else (0, b"")
+        if self.schedule.is_sharded:
+            self._begun[request.epoch, request.shard, request.place] = place, state
         if state:
             self.ring.write_state(request.slot, state, is_after=False)
         row = self.ring.table[request.slot]
@@ -75,18 +78,26 @@ class RingState:
 
     def filled(self, loader: int, slot: int) -> bool:
         """Note that `loader` has filled the slot; return whether the batch is still wanted."""
-        if self.schedule.filled(loader, slot, self.ring.rows(slot)) is None:
+        request = self.schedule.filled(loader, slot, self.ring.rows(slot))
+        if request is None:
             return False
+        epoch, shard, place = request.epoch, request.shard, request.place
+        self._begun.pop((epoch, shard, place), None)
+        if (epoch, shard, place + 1) in self._begun:
+            self._begun[epoch, shard, place + 1] = place + 1, self.ring.read_state(slot, is_after=True)
         self.ring.table[slot, SlotWord.FILLED] = 1
         return True
 
     def _base(self, request: SlotRequest) -> tuple[int, bytes]:
+        """Return a place, and the state of the iterator there, from which the requested one can be read: behind the
+        newest batch. Of one that could not be read, while later ones were, it is that of the first try."""
         newest = self.schedule.newest(request.shard)
-        if newest is not None and newest[0] == request.epoch:
+        if newest is not None and newest[0] == request.epoch and newest[1] < request.place:
             _, place, slot = newest
             state = self._kept.get(request.shard, b"") if slot < 0 else self.ring.read_state(slot, is_after=True)
             return place + 1, state
-        return self._bases.get((request.epoch, request.shard), (0, b""))
+        begun = self._begun.get((request.epoch, request.shard, request.place))
+        return begun or self._bases.get((request.epoch, request.shard), (0, b""))
 
     def state(self) -> dict[str, Any]:
         """Return the position of each shard of each open epoch, for a checkpoint, with every worker parked."""
@@ -116,6 +127,7 @@ class RingState:
             )
         self._kept.clear()
         self._bases.clear()
+        self._begun.clear()
         self.ring.table[:, SlotWord.FILLED] = 0
         for epoch, rows in saved.get("epochs", ()):
             self.schedule.reopen(epoch, [(end, place) for end, place, _ in rows])

@@ -39,7 +39,7 @@ from hogwild.formatting import counted
 from hogwild.host.background_thread import Background, responsive
 from hogwild.monitoring.live_calls import SOCKET
 from hogwild.parameters.buffers import REGION
-from hogwild.scheduling.stream_schedule import SlotRequest
+from hogwild.scheduling.stream_schedule import REQUESTS_IN_HAND, SlotRequest
 from hogwild.scheduling.work_queue import HAND_S, Release, WorkQueue
 from hogwild.shared_memory.region import Region
 from hogwild.shared_memory.scoreboard import Command, Control, Phase, Word
@@ -647,7 +647,9 @@ class Supervisor:
         quiet_ms = int(500 * min(map(queue.hand_s, self._workers.roster.attached()), default=0.0))
         if self._loaders is None:
             return min(quiet_ms, LOOP_WAIT_MS)
-        is_quick = max(queue.limits.hands.values(), default=0) >= QUICK_PER_S * HAND_S
+        streamed = self._session.streamed
+        holds_many = streamed is not None and streamed.schedule.most_requests > REQUESTS_IN_HAND
+        is_quick = holds_many and max(queue.limits.hands.values(), default=0) >= QUICK_PER_S * HAND_S
         return max(min(quiet_ms, SLOTS_MS), QUIET_MS if is_quick else 0)
 
     def _measure_pace(self, now: float) -> None:
