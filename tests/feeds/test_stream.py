@@ -41,6 +41,7 @@ from hogwild.planning.device_placement import planned
 from hogwild.planning.job_plan import slots_of
 from hogwild.scheduling.batch_plan import BatchPlan, StreamPlan, updates_planned
 from hogwild.scheduling.stream_schedule import SlotRequest, StreamSchedule
+from hogwild.scheduling.work_queue import Limits, WorkQueue
 from hogwild.user_code import ComponentSpec
 from hogwild.workers.session.ring_state import RingState
 
@@ -759,3 +760,21 @@ def test_a_batch_that_could_not_be_read_is_skipped_by_no_checkpoint_and_read_fro
     while 1 not in epoch.filled:
         turn(1)
     assert Growing.places == again, "the third"
+
+
+def test_what_was_asked_for_behind_the_end_of_an_epoch_is_forgotten_with_it() -> None:
+    reading = Reading(Resumable(3 * BATCH))
+    stream = reading.streamed.stream
+    schedule = StreamSchedule(stream.plan, 16, 1, 1, 1000)
+    queue = WorkQueue(stream.plan, Limits(1, epochs=1000), schedule=schedule)
+    state = RingState(Ring.allocate("test", reading.streamed.ring_spec(16, 1)), schedule, stream)
+    for _ in range(300):
+        while (request := schedule.request(0)) is not None:
+            state.write(request)
+            if request.place < 3:
+                assert state.filled(0, request.slot)
+            elif schedule.ended(0, request.slot) is not None:
+                queue.find_ends()
+        while (item := queue.lease(0)) is not None:
+            queue.ack(0, item.id, 0)
+    assert len(schedule.open_epochs) < 4 and len(state._begun) < 10

@@ -66,6 +66,9 @@ class RingState:
         restarted iterator continues."""
         place, state = self._base(request) if self.schedule.is_sharded else (0, b"")
         if self.schedule.is_sharded:
+            if request.place == 0:  # an epoch leaves what was asked for behind its end
+                known = self.schedule.open_epochs
+                self._begun = {key: base for key, base in self._begun.items() if key[0] in known}
             self._begun[request.epoch, request.shard, request.place] = place, state
         if state:
             self.ring.write_state(request.slot, state, is_after=False)
