@@ -313,7 +313,7 @@ def _left(row: Row, state_dir: Path | None) -> str:
     """Return the message to somebody who leaves the display of a job or a sweep."""
     name = row.get("number", row["id"])
     who = "jobs go" if "jobs" in row else "job goes"
-    see = f"ps -w {name}" if "jobs" in row or row["is_search"] else f"attach {name}"
+    see = f"ps -w {name}" if "jobs" in row else f"attach {name}"
     where = _where(state_dir)
     return f"left; the {who} on. To see it again: hogwild {see}{where}. To stop it: hogwild cancel {name}{where}"
 

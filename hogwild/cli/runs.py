@@ -104,8 +104,7 @@ def runs(
 def status(run: RunOrJob, state_dir: StateDir = None, as_json: Json = False) -> None:
     """Show what a run does now, or how it ended."""
     path = run_of(run, state_dir)
-    found = read_status(path)
-    print_answer(_as_json(found), _figures(found, f"job {run}" if _is_of_job(run, path) else path.name), as_json)
+    _print_run(read_status(path), f"job {run}" if _is_of_job(run, path) else path.name, as_json)
 
 
 def logs(
@@ -173,7 +172,7 @@ def follow(run: Path, names: Sequence[str], goes_on: Callable[[], bool]) -> Iter
 
 
 def attach(run: RunOrJob, state_dir: StateDir = None) -> int:
-    """Show the live display of a job that was started elsewhere. Ctrl-C leaves the job alone."""
+    """Show the live display of a job, or the trials of a search, started elsewhere. Ctrl-C leaves it alone."""
     path = run_of(run, state_dir)
     found = require_alive(read_status(path))
     stop_it = f"hogwild stop {shlex.quote(str(path))}"
@@ -193,7 +192,15 @@ def attach(run: RunOrJob, state_dir: StateDir = None) -> int:
                 return
             found = read_status(path)
 
-    if not watch(snapshots(), stop_it):
+    def watch_search() -> bool:
+        nonlocal found
+        from hogwild.cli.search import watch_trials
+
+        is_whole = watch_trials(path, lambda: read_status(path), f"Ctrl-C: leave; it goes on. To stop it: {stop_it}")
+        found = read_status(path)
+        return is_whole
+
+    if not (watch_search() if found.is_search else watch(snapshots(), stop_it)):
         print_message(f"left; the job goes on. To stop it: {stop_it}")
         return 0
     return _told(path, found)
@@ -279,8 +286,18 @@ def _told(path: Path, found: RunStatus, *, as_json: bool = False) -> int:
         print_answer({"state": "cancelled", "run_dir": str(path)}, [], as_json)
         print_message(f"{path.name}: ended before training began; its run directory is removed")
         return 0
-    print_answer(_as_json(found), _figures(found, path.name), as_json)
+    _print_run(found, path.name, as_json)
     return int(found.state in ("failed", LOST))
+
+
+def _print_run(found: RunStatus, title: str, as_json: bool) -> None:
+    """Print a run on one screen, or the trials of a search as `hogwild search show` does."""
+    if found.is_search:
+        from hogwild.cli.search import shown
+
+        print_answer(*shown(found.path), as_json)
+    else:
+        print_answer(_as_json(found), _figures(found, title), as_json)
 
 
 # ---- texts

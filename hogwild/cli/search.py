@@ -1,16 +1,19 @@
 """`hogwild search`: the search itself, and what it has found: show, best, export."""
 
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from hogwild import host
 from hogwild.cli.arguments import Arguments, DataDir, Json, NewRun, is_job_id, split_arguments
 from hogwild.cli.output import aligned, print_answer, print_message, print_result, reading
 from hogwild.config.locate import default_config
 from hogwild.config.of_run import load
 from hogwild.errors import UsageError
-from hogwild.monitoring.run_status import RUNS
+from hogwild.monitoring.run_status import RUNS, RunStatus
 from hogwild.searching import require_optuna
 
 if TYPE_CHECKING:
@@ -18,6 +21,7 @@ if TYPE_CHECKING:
     from hogwild.searching.results import SearchRun
 
 LOOKS = ("show", "best", "export")
+LOOK_S = 0.2  # between two looks at a search in another process
 STATUS = {"succeeded": 0, "failed": 1, "stopped": 75}
 
 
@@ -89,7 +93,6 @@ def _next(found: "SearchRun", outcome: "SearchOutcome") -> list[str]:
 def _look(what: str, rest: list[str], *, as_csv: bool, as_json: bool, trial: int | None) -> int:
     """Show a search: its trials, or its best job file, or its trials as CSV."""
     from hogwild.searching import results
-    from hogwild.searching.study import front, is_maximised
 
     if len(rest) > 1:
         raise UsageError(f"hogwild search {what} takes one folder, got {' and '.join(rest)}", code="usage/arguments")
@@ -106,12 +109,53 @@ def _look(what: str, rest: list[str], *, as_csv: bool, as_json: bool, trial: int
         record = {"best": results.as_record(found, study)["trials"][best.number], "job_file": text}
         print_answer(record, [text.rstrip("\n")], as_json)
     else:
-        best_ones = front(study)
-        trials = results.ranked(study.get_trials(deepcopy=False), best_ones, is_max=is_maximised(found.job))
-        rows = [*results.rows_of(found, trials, best_ones)]
-        lines = [*results.head_of(found, study), *(map(str.rstrip, aligned(rows)) if trials else [])]
-        print_answer(results.as_record(found, study), lines, as_json)
+        print_answer(*shown(found.folder), as_json)
     return 0
+
+
+def shown(folder: Path) -> tuple[dict[str, Any], list[str]]:
+    """Return a search as it is now, for --json and as lines: the table of its trials, the best first."""
+    require_optuna()
+    from hogwild.searching import results
+    from hogwild.searching.study import front, is_maximised
+
+    found = results.SearchRun.of(folder)
+    study = found.study()
+    best_ones = front(study)
+    trials = results.ranked(study.get_trials(deepcopy=False), best_ones, is_max=is_maximised(found.job))
+    rows = [*results.rows_of(found, trials, best_ones)]
+    lines = [*results.head_of(found, study), *(map(str.rstrip, aligned(rows)) if trials else [])]
+    return results.as_record(found, study), lines
+
+
+def watch_trials(folder: Path, look: Callable[[], RunStatus], footer: str) -> bool:
+    """Show the trials of a running search until it ends: a live table on a terminal, else a line per trial that ends
+    meanwhile; return False at Ctrl-C."""
+    require_optuna()
+    from hogwild.searching.display import display_for
+    from hogwild.searching.results import SearchRun
+    from hogwild.searching.study import ENDED
+
+    found = SearchRun.of(folder)
+    study = found.study()
+    display = display_for(found, print_message, lambda line: None, footer=footer)
+    told = {one.number for one in study.get_trials(deepcopy=False, states=ENDED)}
+    try:
+        with host.raising_on_signals():
+            while True:
+                status = look()  # before the trials: the last one is told
+                for one in study.get_trials(deepcopy=False, states=ENDED):
+                    if one.number not in told:
+                        told.add(one.number)
+                        display.told(study, one.number)
+                if not status.is_alive:
+                    return True
+                display.show(study, is_stopping=status.state == "stopping")
+                time.sleep(LOOK_S)
+    except host.Interrupted:
+        return False
+    finally:
+        display.close()
 
 
 def _named(given: str) -> str:

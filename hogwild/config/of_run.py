@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from hogwild.config.locate import default_config, read_job_file
 from hogwild.errors import HogwildError, NotFoundError, UsageError
-from hogwild.storage.run_directory import LIBRARY, RESOLVED
+from hogwild.storage.run_directory import LIBRARY, RESOLVED, SEARCH
 from hogwild.user_code import look_for_data_in
 
 if TYPE_CHECKING:
@@ -31,12 +31,20 @@ def checkpoint_of(source: Path, which: str | None) -> Path:
                 f"--which {which}: {source} is already a checkpoint; --which needs a run", code="usage/contradiction"
             )
         return source.resolve()
+    _require_no_search(source)
     folder = source / "checkpoints"
     names = CHOICES if which is None else (which,)
     for name in names:
         if (folder / name).exists():
             return (folder / name).resolve()
     raise NotFoundError(_nothing_there(source, folder, which), code="export/no-checkpoint")
+
+
+def _require_no_search(run: Path) -> None:
+    """Raise NotFoundError for the folder of a search, which has no model of its own."""
+    if (run / SEARCH).is_file():
+        words = f"its runs are its trials, {run / 'trials'}/NUMBER; see hogwild search show {run}"
+        raise NotFoundError(f"run {run}: is a search; {words}", code="run/not-a-run")
 
 
 def _nothing_there(source: Path, folder: Path, which: str | None) -> str:
@@ -63,6 +71,7 @@ def require_run(run: Path) -> Path:
     if not run.is_dir():
         raise NotFoundError(f"run {run}: there is no such folder (looked for {run.absolute()})", code="run/not-found")
     resolved = run / RESOLVED
+    _require_no_search(run)
     if not resolved.is_file():
         raise NotFoundError(
             f"run {run}: not a run: it has no {RESOLVED} (looked for {resolved.absolute()})", code="run/not-a-run"

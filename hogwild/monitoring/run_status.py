@@ -35,8 +35,8 @@ from typing import Any, get_args, get_origin
 from hogwild import host
 from hogwild.errors import NotFoundError, RunError, did_you_mean
 from hogwild.formatting import brief, clock, counted, number, percent, short_number, size
-from hogwild.storage.run_directory import LIBRARY, LOCK, RESOLVED, STATUS, run_of_all
-from hogwild.storage.run_files import read_json
+from hogwild.storage.run_directory import LIBRARY, LOCK, RESOLVED, SEARCH, STATUS, run_of_all
+from hogwild.storage.run_files import is_begun, read_json, status_file
 from hogwild.version import __version__
 
 LEAST_SILENT_S = 5.0  # a shorter silence of a worker is not worth showing
@@ -425,8 +425,8 @@ def _list(value: Any) -> list[Any]:
 
 @dataclass(frozen=True, slots=True)
 class RunStatus:
-    """A run as its directory tells it. `state` is one of status.json's, or lost; `record`: the content of status.json,
-    {} if it is missing or unreadable."""
+    """A run, or a search, as its directory tells it. `state` is one of status.json's, or lost; `record`: the content of
+    status.json, or of a search's own record; {} if it is missing or unreadable."""
 
     __repr__ = brief
 
@@ -438,6 +438,11 @@ class RunStatus:
     @property
     def is_alive(self) -> bool:
         return self.state in ALIVE
+
+    @property
+    def is_search(self) -> bool:
+        """True for the folder of a search."""
+        return (self.path / SEARCH).is_file()
 
     @property
     def tags(self) -> list[str]:
@@ -486,6 +491,8 @@ class RunStatus:
             return ""
         if not self.is_begun:
             return "it ended before training began; start it again"
+        if self.is_search:
+            return f"resume with: hogwild search --resume {self.path}"
         if self.record.get("caller") == LIBRARY:
             return f"resume with the same call of {LIBRARY} and resume={str(self.path)!r}"
         return resume_words(self.path, cluster_of(self.record.get("cluster")))
@@ -524,17 +531,17 @@ def read_status(run: Path) -> RunStatus:
     before: Mapping[str, Any] | None = None
     while True:
         is_held = host.is_locked(run / LOCK)
-        record = read_json(run, STATUS)
+        record = read_json(run, status_file(run).name)
         if is_held is None:
             is_held = is_running(record)
         state = str(record.get("state", ""))
-        is_begun = (run / RESOLVED).is_file()
+        can_go_on = is_begun(run)
         if state in EXIT_STATUS:
-            return RunStatus(run, state, record, is_begun)
+            return RunStatus(run, state, record, can_go_on)
         if is_held:
-            return RunStatus(run, state if state in ALIVE else "building", record, is_begun)
+            return RunStatus(run, state if state in ALIVE else "building", record, can_go_on)
         if before == record:  # looked twice: it did not end, or start, between the two questions
-            return RunStatus(run, LOST, record, is_begun)
+            return RunStatus(run, LOST, record, can_go_on)
         before = record
 
 
@@ -570,11 +577,11 @@ def find_run(given: str) -> Path:
 
 
 def run_named(given: Path) -> Path | None:
-    """Return the run of that name in runs/, or the newest for `latest`; None if there is none."""
+    """Return the run of that name in runs/, or the newest for `latest`, which is no search; None if there is none."""
     if _is_run(RUNS / given):
         return RUNS / given
     found = runs_in(RUNS) if given == Path(LATEST) and RUNS.is_dir() else []
-    return found[0].path if found else None
+    return next((run.path for run in found if not run.is_search), None)
 
 
 def where_runs_are(folder: Path) -> str:
@@ -597,6 +604,6 @@ def _run_folders(folder: Path) -> Iterator[Path]:
 
 
 def _is_run(path: Path) -> bool:
-    """Return whether it is a run that we may read: of another, the live ones would look lost."""
-    files = (path / STATUS, path / RESOLVED)
+    """Return whether it is a run, or a search, that we may read: of another, the live ones would look lost."""
+    files = (path / STATUS, path / RESOLVED, path / SEARCH)
     return any(os.path.isfile(file) and os.access(file, os.R_OK, effective_ids=True) for file in files)

@@ -17,7 +17,7 @@ from hogwild.config.load import Job, load_job
 from hogwild.config.of_run import data_folder
 from hogwild.errors import RunDirError, RunError, UsageError
 from hogwild.job.foreseen_kernels import foreseen
-from hogwild.searching.display import display_for
+from hogwild.searching.display import TrialLines, display_for
 from hogwild.searching.loop import SearchLoop, SearchOutcome, fixed_of, parallel_of, refit
 from hogwild.searching.results import (
     BEST,
@@ -31,6 +31,7 @@ from hogwild.searching.results import (
 )
 from hogwild.searching.study import best_trial, check_classes, is_maximised, metric_of, metrics_of, open_study
 from hogwild.searching.trials import JOB_FILE, REFIT, TrialStarter
+from hogwild.storage.files import Records, explained
 from hogwild.storage.run_directory import RunDir
 from hogwild.user_code import given_data_folders
 
@@ -127,7 +128,15 @@ class SearchAttempt:
             return self._run(is_refit=is_refit, shows=shows)
 
     def _run(self, *, is_refit: bool, shows: bool) -> tuple[SearchRun, optuna.Study, SearchOutcome]:
-        rundir, found, say = self.rundir, self.found, self.say
+        rundir, found, records = self.rundir, self.found, Records(self.rundir.supervisor_log)
+
+        def log(message: str) -> None:
+            records.try_append_text(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {message}")
+
+        def say(message: str) -> None:
+            self.say(message)
+            log(message)
+
         job, search = found.job, found.job.search
         assert search is not None
         if is_refit:
@@ -137,6 +146,8 @@ class SearchAttempt:
         study = open_study(found.folder, job, found.identity, found.record["storage"], is_new=self.is_new)
         status = _Status(rundir, found, study)
         rundir.write_json(RECORD, status.record("running"), sync=True)
+        with explained(f"cannot make {rundir.logs}"):
+            rundir.logs.mkdir(exist_ok=True)
         starter = self._starter()
         assert starter.server is not None
         cores = host.usable_cores().usable
@@ -152,7 +163,7 @@ class SearchAttempt:
             starter=starter,
             parallel=parallel,
             fixed=fixed_of(job, search, parallel, cores),
-            display=display_for(found, say, shows=shows),
+            display=display_for(found, say, log) if shows else TrialLines(found, log),
             after_best=lambda: rundir.write_text(BEST, best_text(found, study)),
             note=status.note,
         )
@@ -174,6 +185,9 @@ class SearchAttempt:
             is_broken_off = isinstance(sys.exception(), host.Interrupted)
             state = outcome.state if outcome else "stopped" if is_broken_off else "failed"
             reason = None if outcome is None else outcome.reason
+            error = None if is_broken_off else sys.exception()
+            log(": ".join(str(word) for word in (state, reason or error) if word))
+            records.close()
             last = {**status.record(state, loop.progress), "reason": reason}
             last |= {} if outcome else {"pid": None}  # an error is told by the process, not by its record
             found = dataclasses.replace(found, record=last)
@@ -233,5 +247,10 @@ class _Status:
 
 
 def _process() -> dict[str, Any]:
-    """Return what names this process, for `is_running`."""
-    return {"pid": os.getpid(), "start_ticks": host.start_ticks(os.getpid()), "boot_id": host.boot_id()}
+    """Return what names this process, for `is_running`, and when it began to search."""
+    return {
+        "began": time.time(),
+        "pid": os.getpid(),
+        "start_ticks": host.start_ticks(os.getpid()),
+        "boot_id": host.boot_id(),
+    }

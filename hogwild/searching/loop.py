@@ -66,10 +66,10 @@ class SearchOutcome:
 class SearchDisplay:
     """The display of a search; this one shows nothing."""
 
-    def show(self, loop: "SearchLoop") -> None:
+    def show(self, study: optuna.Study, *, is_stopping: bool) -> None:
         """Show the search as it is now."""
 
-    def told(self, loop: "SearchLoop", number: int) -> None:
+    def told(self, study: optuna.Study, number: int) -> None:
         """Show that a trial has ended."""
 
     def close(self) -> None:
@@ -118,7 +118,7 @@ class SearchLoop:
                         self._start()
                     if not self.running and (self._stop is not None or not (self._waiting or self._may_ask())):
                         break
-                    self.display.show(self)
+                    self.display.show(self.study, is_stopping=self.is_stopping)
                     self.note(self)
                     host.wait_readable(self._wakers(signals), (LOOK_S if self.running else START_S) * 1000)
             except BaseException:
@@ -126,7 +126,7 @@ class SearchLoop:
                 raise
             finally:
                 self._note_time()
-                self.display.show(self)
+                self.display.show(self.study, is_stopping=self.is_stopping)
         if self._error is not None:
             raise RunError(
                 f"{MOST_ALIKE} trials in a row failed with the same error; the search has stopped. It was:\n"
@@ -250,7 +250,7 @@ class SearchLoop:
         best = studies.best_trial(self.study)
         if best is not None and (before is None or best.number != before.number):
             self.after_best()
-        self.display.told(self, one.number)
+        self.display.told(self.study, one.number)
 
     def _count_failures(self, end: TrialEnd) -> None:
         """Stop the search if the last trials failed alike, and not by their values."""

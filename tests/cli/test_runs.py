@@ -283,7 +283,7 @@ def test_following_misses_and_repeats_nothing_that_is_appended(tmp_path: Path, m
 
 
 @contextlib.contextmanager
-def attached(run: Path, folder: Path) -> Iterator[tuple["subprocess.Popen[str]", Reader]]:
+def attached(run: Path | str, folder: Path) -> Iterator[tuple["subprocess.Popen[str]", Reader]]:
     """`hogwild attach` in a terminal of 80 x 24; its standard output is a pipe."""
     master, slave = os.openpty()
     subprocess.run(["stty", "cols", "80", "rows", "24"], stdin=slave, check=True)

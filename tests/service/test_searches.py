@@ -17,7 +17,8 @@ from hogwild.service.folders import JobFolder
 from hogwild.service.routes_jobs import cores_for, elastic_of
 from hogwild.service.schedule import Machine
 from hogwild.service.states import JobRecord
-from tests.helpers.processes import wait_for
+from tests.cli.test_runs import attached
+from tests.helpers.processes import PATIENCE_S, wait_for
 from tests.helpers.service import SMALL, Service
 from tests.service.test_api import API, ask
 
@@ -101,6 +102,19 @@ def test_a_job_with_a_search_is_searched_on_its_cores_and_has_a_page(
     assert f"cd {tmp_path / 'project'} && hogwild train {run / 'best.yaml'}" in capsys.readouterr().out
     assert command(["show", "1"]) == 0
     assert "  search      3 trials: hogwild search show 1" in capsys.readouterr().out
+    assert command(["status", "1"]) == 0
+    shown = capsys.readouterr().out
+    assert shown.startswith("search tuned  succeeded  3 trials: 3 complete; ") and "\n  best        accuracy " in shown
+    assert command(["status", "1", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == answer
+    assert command(["logs", "1"]) == 0
+    lines = [line[20:] for line in capsys.readouterr().out.splitlines()]  # without the time
+    assert lines[0].startswith(f"search in {run}: ") and lines[-1] == "succeeded: 3 trials"
+    assert all(any(line.startswith(f"trial {number} complete: ") for line in lines) for number in range(3))
+    assert command(["attach", "1"]) == 4
+    assert "does not run: succeeded: 3 trials" in capsys.readouterr().err
+    status, listed = ask(service, "GET", f"{API}/jobs/1/logs")
+    assert status == 200 and [one["name"] for one in listed] == ["supervisor"]
     other = service.submit(*SMALL)["id"]
     status, problem = ask(service, "GET", f"{API}/jobs/{other}/search")
     assert status == 404 and "search/not-found" in str(problem)
@@ -134,13 +148,21 @@ def test_a_search_goes_on_after_a_kill_and_no_trial_is_lost_or_counted_twice(
 
 
 @pytest.mark.processes
-def test_a_search_is_paused_with_its_trials_and_resumed(
-    service: Service, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_a_search_is_watched_paused_with_its_trials_and_resumed(
+    service: Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    monkeypatch.setenv("HOGWILD_STATE", str(service.state.path))
     row = service.start().client.submit(write_job(tmp_path / "project", 300))
     run = Path(row["run_dir"])
     wait_for("a trial that has evaluated", lambda: trials_of(run))
-    service.client.pause(row["id"])
+    with attached("1", tmp_path) as (process, reader):
+        wait_for("the table", lambda: "Ctrl-C: leave" in reader.text)
+        assert "search tuned  running" in reader.text and "hogwild cancel 1" in reader.text
+        assert command(["status", "1"]) == 0
+        assert "search tuned  running" in capsys.readouterr().out
+        service.client.pause(row["id"])
+        output, _ = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 0 and output.startswith("search tuned  stopped"), output
     paused = service.wait_for_state(row["id"], "paused", "failed", "succeeded")
     assert (paused["state"], paused["reason"]) == ("paused", "paused by the user"), paused
     assert {one["state"] for one in trials_of(run).values()} <= {"stopped", "succeeded"}, "with checkpoints"

@@ -277,6 +277,35 @@ def test_a_search_in_use_is_not_resumed_and_another_folder_is_no_search(tmp_path
     assert job.wait().status == 75
 
 
+def test_a_running_search_is_a_run_that_is_listed_watched_and_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = write_job(tmp_path / "runs", epochs=100, trials=500).parent
+    job = begin(folder / "runs", "search.pruner=none")
+    wait_for("a trial that has evaluated", lambda: living_trials(folder / "runs"))
+    (folder / "other").mkdir()
+    follower = start(folder / "other", "attach", "../runs/found", run_dir=folder / "runs" / "found")
+    wait_for("a trial that ends", lambda: "complete: accuracy " in follower.stderr())
+    record = folder / "runs" / "found" / "search.json"
+    wait_for("its best, in the record", lambda: json.loads(record.read_text())["best"])
+    monkeypatch.chdir(folder)
+    assert command(["runs"]) == 0
+    assert re.search(r"(?m)^found +running +\d+ % +accuracy 0\.", capsys.readouterr().out)
+    assert command(["eval", "latest"]) == 3, "a search has no model of its own"
+    assert command(["eval", "found"]) == 3
+    assert "run runs/found: is a search; its runs are its trials, runs/found/trials/NUMBER" in capsys.readouterr().err
+    assert command(["logs", "found"]) == 0
+    assert re.search(r"(?m)^[\d: -]{19} trial \d complete: accuracy ", capsys.readouterr().out)
+    assert command(["stop", "found"]) == 0
+    captured = capsys.readouterr()
+    assert captured.out.startswith("search found  stopped") and "was asked to stop" in captured.err
+    assert job.wait().status == 75
+    ended = follower.wait()
+    assert ended.status == 0 and ended.stdout.startswith("search found  stopped"), ended.stderr
+    assert command(["attach", "found"]) == 4
+    assert "resume with: hogwild search --resume runs/found" in capsys.readouterr().err
+
+
 def test_time_that_is_over_pauses_a_search_which_more_time_continues(tmp_path: Path) -> None:
     folder = write_job(tmp_path, epochs=9, trials=500)
     ended = search(folder, "search.max_time_s=6")
