@@ -1,9 +1,10 @@
 """Searches (`hogwild search`) beside loops of Optuna's own: `make bench-search`. Run nothing else meanwhile.
 
-python -m benchmarks.search                     everything (half an hour on two cores)
+python -m benchmarks.search                     everything (three quarters of an hour on two cores)
 python -m benchmarks.search --only overhead     some; the other rows stay as they were
 
 ratings    60 trials of matrix factorisation, Hyperband: the whole command beside three programs
+likes      the best ranking after a minute, over the shipped config's and two programs tuned for as long
 overhead   what a trial costs beside its training
 memory     two trials at once on 25 million ratings, over one
 kills      of trials and of the search, at any moment; resumed until it has ended"""
@@ -27,12 +28,14 @@ import psutil
 import yaml
 
 from benchmarks import sparse_data, sparse_peers
+from benchmarks.baselines import likes_search
 from benchmarks.baselines.ratings_search import FACTORS, RANGES
 from benchmarks.bench import in_turn, median, say
-from benchmarks.commands import ROOT, STOPPED, CommandFailed
+from benchmarks.commands import ROOT, STOPPED, CommandFailed, job
 from benchmarks.figures import Figure
 from benchmarks.row import Row
 from benchmarks.sections import main
+from benchmarks.sparse_ours import curve_of
 from benchmarks.synthetic_ratings import HUNDRED_THOUSAND, Shape
 
 SUITE = "search"
@@ -45,6 +48,14 @@ OVER = {
     )
 }  # fmt: skip
 BEST = Figure("the same: best RMSE, ours less the best of the three", 0.0, "", True)
+LIKES = {
+    how: Figure(f"best NDCG@10 on Jester's likes, a search of a minute over {words}", 1.0)
+    for how, words in (
+        ("shipped", "the shipped config as it is"),
+        ("light_fm", "LightFM's WARP, searched for as long"),
+        ("implicit_bpr", "implicit's BPR, searched for as long"),
+    )
+}
 EACH = Figure("a trial of half a second: start, end and books", 0.35, "s", True)
 SHARED = Figure("25 million ratings, two trials at once: memory over one", 1.15, "x", True)
 KILLS = Figure("seeded kills of trials and of the search: kills", 300, "")
@@ -61,6 +72,7 @@ class Effort:
     runs: int = 3
     trials: int = 60
     epochs: int = 20
+    seconds: float = 60.0
     few: int = 4
     many: int = 16
     kills: int = 300
@@ -68,7 +80,7 @@ class Effort:
 
 
 FULL = Effort()
-QUICK = Effort(1, 3, 2, 1, 2, 3, HUNDRED_THOUSAND)
+QUICK = Effort(1, 3, 2, 5.0, 1, 2, 3, HUNDRED_THOUSAND)
 
 
 # ---- searches ------------------------------------------------------------------------------------------------------
@@ -77,9 +89,6 @@ QUICK = Effort(1, 3, 2, 1, 2, 3, HUNDRED_THOUSAND)
 def _job(parts: sparse_data.Parts, epochs: int, **search: Any) -> dict[str, Any]:
     """A search for a factorisation of ratings as a user writes it."""
     rates, penalties = RANGES["train"]
-    read = "hogwild.data.Ratings"
-    files = {"train": parts.train.with_suffix(".csv"), "val": parts.test.with_suffix(".csv")}
-    data = {name: {"class_path": read, "init_args": {"path": str(file)}} for name, file in files.items()}
     space = {
         "optimizer.init_args.lr": {"log": [*rates]},
         "model.init_args.l2": {"log": [*penalties]},
@@ -90,7 +99,7 @@ def _job(parts: sparse_data.Parts, epochs: int, **search: Any) -> dict[str, Any]
         "name": "ratings",
         "model": {"class_path": "hogwild.models.MatrixFactorization", "init_args": {"factors": 16}},
         "loss": {"class_path": "torch.nn.MSELoss"},
-        "data": {**data, "batch_size": 1024},
+        "data": {**_read(parts), "batch_size": 1024},
         "optimizer": {"class_path": "hogwild.optimizers.RowWiseAdagrad", "init_args": {"lr": 0.1}},
         "train": {"epochs": epochs},
         "evaluate": {"metrics": ["rmse"], "monitor": "rmse"},
@@ -98,10 +107,16 @@ def _job(parts: sparse_data.Parts, epochs: int, **search: Any) -> dict[str, Any]
     }
 
 
-def _written(folder: Path, job: dict[str, Any]) -> Path:
+def _read(parts: sparse_data.Parts) -> dict[str, Any]:
+    files = {"train": parts.train.with_suffix(".csv"), "val": parts.test.with_suffix(".csv")}
+    read = "hogwild.data.Ratings"
+    return {name: {"class_path": read, "init_args": {"path": str(file)}} for name, file in files.items()}
+
+
+def _written(folder: Path, content: dict[str, Any]) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / "job.yaml"
-    file.write_text(yaml.safe_dump(job, sort_keys=False))
+    file.write_text(yaml.safe_dump(content, sort_keys=False))
     return file
 
 
@@ -115,7 +130,7 @@ def _searched(*arguments: str) -> float:
     began = time.monotonic()
     process = _begun(*arguments)
     _, said = process.communicate()
-    if process.returncode:
+    if process.returncode not in (0, STOPPED):  # stopped: its time is up
         raise CommandFailed(f"search: exit status {process.returncode}\n{said.decode()[-2000:]}")
     return time.monotonic() - began
 
@@ -135,8 +150,8 @@ def ratings(effort: Effort) -> list[Row]:
 
         def we() -> float:
             run = folder / f"search-{len(found['ours'])}"
-            job = _written(folder / f"job-{run.name}", _job(parts, effort.epochs, trials=effort.trials))
-            took = _searched(str(job), "--run-dir", str(run), f"seed={len(found['ours']) + 1}")
+            file = _written(folder / f"job-{run.name}", _job(parts, effort.epochs, trials=effort.trials))
+            took = _searched(str(file), "--run-dir", str(run), f"seed={len(found['ours']) + 1}")
             found["ours"].append(float(_shown(run)["best"]["value"]))
             say(f"ours: {took:.1f} s, RMSE {found['ours'][-1]:.5f}")
             return took
@@ -162,6 +177,64 @@ def ratings(effort: Effort) -> list[Row]:
     return [*rows, BEST.row(lost, median(best), "baseline: the best of the three, run by run")]
 
 
+def likes(effort: Effort) -> list[Row]:
+    """About 10 minutes."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        parts = sparse_data.liked(folder)
+        found: dict[str, list[float]] = {how: [] for how in ("ours", *LIKES)}
+        shipped = yaml.safe_load((ROOT / "configs" / "implicit.yaml").read_text())
+        shipped["data"] |= _read(parts)
+        rates, penalties = likes_search.RANGES["ours"]
+        space = {
+            "optimizer.init_args.lr": {"log": [*rates]},
+            "model.init_args.l2": {"log": [*penalties]},
+            "model.init_args.factors": {"choice": likes_search.FACTORS},
+        }
+        tuned = shipped | {
+            "train": {"epochs": effort.epochs},
+            "evaluate": {"metrics": ["ndcg@10"], "every_epochs": 1},
+            "search": {"space": space, "metric": "ndcg@10", "pruner": "none", "max_time_s": effort.seconds},
+        }
+
+        def we() -> float:
+            run = folder / f"search-{len(found['ours'])}"
+            _searched(str(_written(run.with_name(f"job-{run.name}"), tuned)), "--run-dir", str(run), _seed("ours"))
+            shown = _shown(run)
+            say(f"ours: NDCG@10 {shown['best']['value']:.4f}, {len(shown['trials'])} trials")
+            return float(shown["best"]["value"])
+
+        def as_shipped() -> float:
+            run = folder / f"shipped-{len(found['shipped'])}"
+            _, summary = job(
+                "train", str(_written(run.with_name(f"job-{run.name}"), shipped)), _seed("shipped"), run_dir=run
+            )
+            return max(value for _, value in curve_of(run, summary, "ndcg@10"))
+
+        def they(how: str) -> float:
+            peer = sparse_peers.run(
+                "likes_search", threads=2, how=how, train=str(parts.train), test=str(parts.test),
+                seconds=effort.seconds, epochs=effort.epochs, seed=len(found[how]) + 1,
+            )  # fmt: skip
+            say(f"{peer.note}: NDCG@10 {peer.quality:.4f}")
+            return peer.quality
+
+        def _seed(how: str) -> str:
+            return f"seed={len(found[how]) + 1}"
+
+        ways = {"ours": we, "shipped": as_shipped, **{how: partial(they, how) for how in likes_search.PEERS}}
+        for _ in range(effort.runs):
+            for how, way in ways.items():
+                found[how].append(way())
+    return [
+        figure.row(
+            [a / b for a, b in zip(found["ours"], found[how], strict=True)], median(found[how]),
+            f"ours {median(found['ours']):.4f}; TPE, nothing pruned; baseline: its NDCG@10",
+        )
+        for how, figure in LIKES.items()
+    ]  # fmt: skip
+
+
 def overhead(effort: Effort) -> list[Row]:
     """Two minutes. What more trials take, less what they train, one after the other."""
     found = []
@@ -173,8 +246,8 @@ def overhead(effort: Effort) -> list[Row]:
             for count in (effort.few, effort.many):
                 run = folder / f"search-{number}-{count}"
                 search = {"trials": count, "parallel": 1, "pruner": "none", "sampler": "random"}
-                job = _written(folder / f"job-{run.name}", _job(parts, 60, **search))
-                took[count] = _searched(str(job), "--run-dir", str(run))
+                file = _written(folder / f"job-{run.name}", _job(parts, 60, **search))
+                took[count] = _searched(str(file), "--run-dir", str(run))
                 summaries = [json.loads(file.read_text()) for file in (run / "trials").glob("*/summary.json")]
                 trained[count] = [summary["train_s"] for summary in summaries]
             more = effort.many - effort.few
@@ -192,8 +265,8 @@ def memory(effort: Effort) -> list[Row]:
         most = []
         for parallel in (1, 2):
             run = folder / f"search-{parallel}"
-            job = _written(folder / f"job-{parallel}", _job(parts, 3, trials=3, parallel=parallel, pruner="none"))
-            process = _begun(str(job), "--run-dir", str(run))
+            file = _written(folder / f"job-{parallel}", _job(parts, 3, trials=3, parallel=parallel, pruner="none"))
+            process = _begun(str(file), "--run-dir", str(run))
             peak = 0
             while process.poll() is None:
                 peak = max(peak, _pss(process.pid))
@@ -232,8 +305,8 @@ def kills(effort: Effort) -> list[Row]:
             searches += 1
             folder = Path(name) / f"search-{searches}"
             search = {"trials": TRIALS_OF_A_SEARCH, "sampler": "random", "pruner": "none"}
-            job = _written(Path(name) / f"job-{searches}", _job(parts, 40, **search))
-            _killed(job, folder, dice, found)
+            file = _written(Path(name) / f"job-{searches}", _job(parts, 40, **search))
+            _killed(file, folder, dice, found)
             found.update(_faults(folder))
             say(f"search {searches}: {dict(found)}")
     note = f"in {searches} searches of {TRIALS_OF_A_SEARCH} trials, seed 1"
@@ -301,6 +374,7 @@ def _faults(folder: Path) -> Counter[str]:
 
 SECTIONS: dict[str, tuple[Callable[[Effort], list[Row]], tuple[Figure, ...]]] = {
     "ratings": (ratings, (*OVER.values(), BEST)),
+    "likes": (likes, tuple(LIKES.values())),
     "overhead": (overhead, (EACH,)),
     "memory": (memory, (SHARED,)),
     "kills": (kills, (KILLS, *WRONG.values())),
