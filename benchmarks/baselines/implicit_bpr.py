@@ -4,6 +4,7 @@ Fair: the matrix lies in memory; wrong answers are checked against what the user
 regularisation gave the best NDCG of a few tried."""
 
 import time
+from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,11 @@ from benchmarks.sparse_peers import Found, answer
 
 
 def measure(
-    *, train: str, test: str, threads: int, factors: int, epochs: int, seed: int, rate: float = 0.02, l2: float = 0.01
-) -> Found:
-    """`train`, `test`: files of `sparse_data.liked`. An epoch draws as many pairs as there are."""
+    *, train: str, test: str, threads: int, factors: int, epochs: int, seed: int, rate: float = 0.02, l2: float = 0.01,
+    report: Callable[[float], None] = lambda quality: None,
+) -> Found:  # fmt: skip
+    """`train`, `test`: files of `sparse_data.liked`. An epoch draws as many pairs as there are. `report` gets the
+    quality after each epoch, and ends the training with an exception."""
     began = time.perf_counter()
     import numpy as np
     from implicit.cpu.bpr import BayesianPersonalizedRanking
@@ -36,6 +39,7 @@ def measure(
         spent += elapsed
         offsets = np.zeros(matrix.shape[1], np.float32)  # its biases are a factor
         curve.append((spent, ndcg(model.user_factors, model.item_factors, offsets, Parts(Path(train), Path(test)))))
+        report(curve[-1][1])
 
     model.fit(matrix, show_progress=False, callback=after)
     note = f"implicit's BPR, {threads} threads"

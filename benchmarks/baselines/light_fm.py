@@ -4,6 +4,7 @@
 Fair: the matrix lies in memory; Adagrad, its default; rate and penalty gave the best NDCG of a few tried."""
 
 import time
+from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
 
@@ -11,9 +12,11 @@ from benchmarks.sparse_peers import Found, answer
 
 
 def measure(
-    *, train: str, test: str, threads: int, factors: int, epochs: int, seed: int, rate: float = 0.02, l2: float = 0.0
-) -> Found:
-    """`train`, `test`: files of `sparse_data.liked`."""
+    *, train: str, test: str, threads: int, factors: int, epochs: int, seed: int, rate: float = 0.02, l2: float = 0.0,
+    report: Callable[[float], None] = lambda quality: None,
+) -> Found:  # fmt: skip
+    """`train`, `test`: files of `sparse_data.liked`. `report` gets the quality after each epoch, and ends the training
+    with an exception."""
     began = time.perf_counter()
     from lightfm import LightFM
 
@@ -31,6 +34,7 @@ def measure(
         spent += time.perf_counter() - start
         users, items, biases = model.user_embeddings, model.item_embeddings, model.item_biases
         curve.append((spent, ndcg(users, items, biases, Parts(Path(train), Path(test)))))
+        report(curve[-1][1])
     note = f"LightFM's WARP, {threads} threads"
     return Found(
         matrix.nnz * epochs / spent, curve, version("rectools-lightfm"), imported - began, loaded - imported, note

@@ -104,7 +104,7 @@ class SearchLoop:
         """Search until all trials have ended, the time is over, or a signal comes. Raises RunError for an error that
         every trial has."""
         self._spent_s = float(self.study.user_attrs.get(SPENT_S, 0.0))
-        self._left = studies.most_trials(self.search) - len(self.study.get_trials(deepcopy=False))
+        self._left = studies.most_trials(self.search) - studies.begun(self.study)
         self._planned = studies.planned_evaluations(self.job, self.search)
         self._recover()
         with SignalWatch() as signals:
@@ -137,7 +137,7 @@ class SearchLoop:
 
     @property
     def count(self) -> int:
-        return len(self.study.get_trials(deepcopy=False))
+        return studies.begun(self.study)
 
     # ---- begin
 
@@ -172,7 +172,7 @@ class SearchLoop:
                 one = self._waiting.pop(0)
             else:
                 self._left -= 1
-                one = self._made(self.study.ask(studies.distributions(self.search.space)))
+                one = self._made(studies.asked(self.study, self.job))
             one.asked, one.began_s = 0, time.monotonic()
             one.process = self.starter.start(
                 self.starter.run_of(one.number), arguments_of({**self.fixed, **one.values})

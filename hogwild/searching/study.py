@@ -116,6 +116,41 @@ def fields_of(space: Mapping[str, Range], params: Mapping[str, Any]) -> dict[str
     return found
 
 
+def written(job: Job, space: Mapping[str, Range]) -> dict[str, Any]:
+    """Return the parameters that the job file itself has, as the study names them: of the fields that are given and lie
+    in the space."""
+    found = {}
+    for field, distribution in distributions(space).items():
+        value: Any = job
+        for name in field.split("."):
+            value = value.get(name) if isinstance(value, dict) else getattr(value, name, None)
+        value = _category(value)
+        kinds = (int,) if isinstance(distribution, IntDistribution) else (int, float)
+        if isinstance(distribution, CategoricalDistribution):
+            is_in = any(type(one) is type(value) and one == value for one in distribution.choices)
+        else:
+            assert isinstance(distribution, IntDistribution | FloatDistribution)
+            is_in = type(value) in kinds and distribution.low <= value <= distribution.high
+        if is_in:
+            found[field] = value
+    return found
+
+
+def asked(study: Study, job: Job) -> optuna.Trial:
+    """Return a new trial. The first one has the values of the job file, where those lie in the space, so that a search
+    finds nothing worse; a grid has them anyway."""
+    search = job.search
+    assert search is not None
+    if search.sampler != "grid" and not study.get_trials(deepcopy=False) and (values := written(job, search.space)):
+        study.enqueue_trial(values)  # Optuna keeps it as waiting until somebody asks
+    return study.ask(distributions(search.space))
+
+
+def begun(study: Study) -> int:
+    """Return the number of trials that have begun."""
+    return sum(one.state != TrialState.WAITING for one in study.get_trials(deepcopy=False))
+
+
 def combinations(space: Mapping[str, Range]) -> dict[str, list[Any]]:
     """Return every value of each field, for the sampler `grid`; ranges of real numbers have none."""
     return {

@@ -55,6 +55,30 @@ def test_a_choice_comes_back_as_it_was_written(values: list[Any], data: st.DataO
     assert any(found == value and type(found) is type(value) for value in unique)
 
 
+def test_the_first_trial_is_the_job_as_it_is_where_it_lies_in_the_space(tmp_path: Path) -> None:
+    space = """{
+      optimizer.init_args.lr: {log: [1e-3, 1.0]}, model.init_args.size: {choice: [[1], [2]]}, seed: {int: [3, 9]},
+      model.init_args.width: {int: [1, 4]}, train.procs: {int: [1, 4]}, model.init_args.p: {uniform: [0, 1]},
+      model.init_args.kind: {choice: [yes-it-is, true]}}"""
+    more = "optimizer: {class_path: torch.optim.SGD, init_args: {lr: 0.25}}\nseed: 2"
+    args = "init_args: {size: [2], width: 2.5, p: 1, kind: 1}"
+    text = JOB.replace("mymodel.Net", f"mymodel.Net, {args}") + more + f"\nsearch: {{space: {space}}}"
+    job = load_job(None, source_text=text)
+    found = {"optimizer.init_args.lr": 0.25, "model.init_args.size": "[2]", "model.init_args.p": 1}
+    assert job.search is not None and studies.written(job, job.search.space) == found
+    study = opened(tmp_path / "one", job)
+    one, other = studies.asked(study, job), studies.asked(study, job)
+    assert found.items() <= one.params.items() and len(one.params) == 7 and 3 <= one.params["seed"] <= 9
+    assert not found.items() <= other.params.items()
+    killed = opened(tmp_path / "two", job)
+    killed.enqueue_trial(found)  # and nobody asked
+    assert studies.begun(killed) == 0
+    assert found.items() <= studies.asked(opened(tmp_path / "two", job, is_new=False), job).params.items()
+    gridded = job_with("{space: {train.epochs: {int: [1, 3]}}, sampler: grid}")
+    study = opened(tmp_path / "grid", gridded)
+    assert {studies.asked(study, gridded).params["train.epochs"] for _ in range(3)} == {1, 2, 3}
+
+
 @given(st.integers(0, 5), st.integers(1, 4), st.integers(0, 99))
 def test_a_range_gives_values_inside_it_and_of_its_type(low: int, length: int, seed: int) -> None:
     space = {
