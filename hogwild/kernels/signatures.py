@@ -103,8 +103,10 @@ def pairs(rule: str, *, has_features: bool = False, is_named: bool = False) -> K
     return Kernels("bpr", (("hybrid" if has_features else "plain", arguments),))
 
 
-def words() -> Kernels:
-    text = ("int32:1", "int64:1", "float32:1", "float32:1", "int32:1")
+def words(*, is_named: bool = False) -> Kernels:
+    """Return the kernel of `skipgram.py`. `is_named`: its words are dropped before, its negatives those of a list."""
+    shares = "none" if is_named else "float32:1"
+    text = ("int32:1", "int64:1", shares, shares, "int32:1")
     model = (*("float32:2",) * 3, "int64:1", "int32:1", "int64", "int64", "bool", "bool")
     scratch = ("int32:1", "int32:1", *("float32:2",) * 7)
     return Kernels("skipgram", (("sgd", (_ROWS, *text, *model, _SEED, *("float32",) * 3, *scratch)),))

@@ -20,6 +20,9 @@ The race. Workers write the same rows without a lock. A row is read, and at the 
 reads each number again just before writing it, so other workers' writes during our computation stay; writes between
 that read and that write are lost, occasionally one step. Nothing is divided by shared values.
 
+Words by id (`hogwild/models/named_words.py`) are dropped before they come here, and negatives are drawn from a list of
+words: `keep` and `chance` are None then.
+
 The draws depend only on (seed, place of the word), so two centres agree on which words between them are dropped, and
 the division of an epoch into chunks does not matter."""
 
@@ -81,6 +84,14 @@ def bits_of(seed, place):  # type: ignore[no-untyped-def]
 
 
 @inlined
+def is_kept(keep, word, bits):  # type: ignore[no-untyped-def]
+    """Return whether sub-sampling keeps the word at a place with these random bits."""
+    if keep is None:
+        return True
+    return unit(bits) < keep[np.uint64(word)]
+
+
+@inlined
 def gather_contexts(tokens, keep, seed, place, first, last, most_aside, contexts):  # type: ignore[no-untyped-def]
     """Fill `contexts` with up to `most_aside` kept words on each side of `place`, in [first, last); return how many."""
     found = 0
@@ -89,7 +100,7 @@ def gather_contexts(tokens, keep, seed, place, first, last, most_aside, contexts
         wanted = found + most_aside
         while p != end and found < wanted:
             word = tokens[np.uint64(p)]
-            if unit(bits_of(seed, p)) < keep[np.uint64(word)]:
+            if is_kept(keep, word, bits_of(seed, p)):
                 contexts[np.uint64(found)] = word
                 found += 1
             p += step
@@ -110,9 +121,11 @@ def draw_targets(state, centre, chance, other, targets, signs):  # type: ignore[
 
 @inlined
 def negative(state, chance, other):  # type: ignore[no-untyped-def]
-    """Return the word that is drawn with this state."""
+    """Return the word that is drawn with this state: without `chance` any of `other`."""
     bits = mixed(state)
-    column = np.uint64(below(bits, len(chance)))
+    column = np.uint64(below(bits, len(other)))
+    if chance is None:
+        return other[column]
     # `below` used the upper half; the lower half is equally random.
     return np.int32(column) if unit(bits << np.uint64(32)) < chance[column] else other[column]
 
@@ -121,7 +134,7 @@ def negative(state, chance, other):  # type: ignore[no-untyped-def]
 def ask_for_targets(tokens, keep, seed, place, chance, other, outputs, width):  # type: ignore[no-untyped-def]
     """Prefetch the first `width` rows of `outputs` that the centre word at `place` will have as targets."""
     centre, bits = tokens[np.uint64(place)], bits_of(seed, place)
-    if unit(bits) < keep[np.uint64(centre)]:
+    if is_kept(keep, centre, bits):
         ask_for(outputs, centre)
         state = bits + STEP
         for _ in range(1, width):
@@ -302,7 +315,7 @@ def sgd(  # type: ignore[no-untyped-def]
         centre = tokens[np.uint64(place)]
         bits = bits_of(seed, place)
         count = 0
-        if unit(bits) < keep[np.uint64(centre)]:
+        if is_kept(keep, centre, bits):
             near = sentence_of(starts, place, near)
             first, last = max(starts[near], place - reach), min(starts[near + 1], place + reach + 1)
             b = 1 + below(mixed(bits + STEP), window)

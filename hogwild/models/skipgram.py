@@ -35,7 +35,76 @@ AT_ONCE = 4096  # words whose pieces are in memory at one time
 FLATTENED = 0.75  # exponent of word counts for drawing negatives
 
 
-class SkipGram(nn.Module):
+class WindowModel(nn.Module):
+    """Base class: the words around a word predict it, against words that are drawn. Raises ValueError for a size below
+    1 and a negative `sample`."""
+
+    def __init__(self, sizes: Mapping[str, int], shared: bool, sample: float, cbow: bool) -> None:
+        super().__init__()
+        for name, value in sizes.items():
+            if value < 1:
+                raise ValueError(f"{name} is {value}; it must be 1 at least")
+        if not sample >= 0:
+            raise ValueError(f"sample is {sample}; it must not be negative")
+        self.window, self.negatives = sizes["window"], sizes["negatives"]
+        self.shared, self.sample, self.cbow = shared, sample, cbow
+
+    def pairs(self, windows: Tensor, samples: int) -> Pairs:
+        """Return the pairs of windows (N, 2 c + 1) int of words, -1 for none, the centres in the middle; `samples`: of
+        the batch that has them."""
+        chosen = self._contexts(windows)
+        sample, place = chosen.nonzero(as_tuple=True)
+        context = self._vectors(windows[sample, place])
+        if self.cbow:
+            sums = context.new_zeros(len(windows), context.shape[1]).index_add(0, sample, context)
+            sample, counts = sample.unique(return_counts=True)
+            context = sums[sample] / counts[:, None]
+        centre = windows[sample, windows.shape[1] // 2].long()
+        negative = self._negatives(len(windows), sample)
+        targets = torch.cat([centre[:, None], negative], 1)
+        scores = torch.einsum("pd,pkd->pk", context, self._outputs(targets))
+        weights = torch.ones_like(scores)
+        weights[:, 1:] = (negative != centre[:, None]).to(scores.dtype)
+        return Pairs(scores, weights / samples)
+
+    def _vectors(self, words: Tensor) -> Tensor:
+        """Return the input vectors (n, dim) of words (n,) int."""
+        raise NotImplementedError
+
+    def _outputs(self, words: Tensor) -> Tensor:
+        """Return the output vectors (…, dim) of words (…) int64."""
+        raise NotImplementedError
+
+    def _drawn(self, count: int) -> Tensor:
+        """Return `count` words as negatives, int64."""
+        raise NotImplementedError
+
+    def _kept(self, windows: Tensor) -> Tensor:
+        """Return which words of the windows are there, bool."""
+        return windows >= 0
+
+    # ---- random draws
+
+    def _contexts(self, windows: Tensor) -> Tensor:
+        """Return (N, 2 c + 1) bool: the words of each window that are its contexts this time."""
+        middle = windows.shape[1] // 2
+        there = self._kept(windows)
+        reach = torch.full((len(windows), 1), self.window)
+        if self.training:
+            reach = torch.randint(1, self.window + 1, (len(windows), 1))
+        left, right = there[:, :middle].flip(1), there[:, middle + 1 :]
+        left, right = (side & (side.cumsum(1) <= reach) for side in (left, right))
+        own = there[:, middle : middle + 1]
+        return torch.cat([left.flip(1) & own, torch.zeros_like(own), right & own], 1)
+
+    def _negatives(self, batch: int, sample: Tensor) -> Tensor:
+        """Return the negatives (P, K) of each pair: those of its sample if they are shared, otherwise its own."""
+        rows = batch if self.shared else len(sample)
+        drawn = self._drawn(rows * self.negatives).view(rows, self.negatives)
+        return drawn[sample] if self.shared else drawn
+
+
+class SkipGram(WindowModel):
     """Word vectors: an input vector for each word, and an output vector used only in training. With `NegativeSampling`
     and torch.optim.SGD a compiled kernel trains the job. The learning rate is per sample: autograd with batches of B
     needs B times the rate for steps of the same size.
@@ -69,17 +138,11 @@ class SkipGram(nn.Module):
         min_n: int = 3,
         max_n: int = 6,
     ) -> None:
-        super().__init__()
         sizes = {"words": words, "dim": dim, "window": window, "negatives": negatives, "context": context}
-        for name, value in sizes.items():
-            if value < 1:
-                raise ValueError(f"{name} is {value}; it must be 1 at least")
-        if not sample >= 0:
-            raise ValueError(f"sample is {sample}; it must not be negative")
+        super().__init__(sizes, shared, sample, cbow)
         if buckets < 0 or not 1 <= min_n <= max_n:
             raise ValueError(f"buckets is {buckets}, min_n {min_n}, max_n {max_n}; at least 0, and 1 <= min_n <= max_n")
-        self.window, self.negatives, self.shared, self.sample, self.context = window, negatives, shared, sample, context
-        self.cbow, self.buckets, self.min_n, self.max_n = cbow, buckets, min_n, max_n
+        self.context, self.buckets, self.min_n, self.max_n = context, buckets, min_n, max_n
         self.input = nn.Embedding(words, dim, sparse=True)
         self.output = nn.Embedding(words, dim, sparse=True)
         nn.init.uniform_(self.input.weight, -0.5 / dim, 0.5 / dim)  # as in word2vec.c
@@ -136,32 +199,11 @@ class SkipGram(nn.Module):
         cosines (B,) for x (B, 2) int, pairs of words. In evaluation no word is dropped and windows are whole."""
         if x.shape[1] == 2:
             return F.cosine_similarity(self._vectors(x[:, 0]), self._vectors(x[:, 1]))
-        chosen = self._contexts(x)
-        sample, place = chosen.nonzero(as_tuple=True)
-        context = self._vectors(x[sample, place])
-        if self.cbow:
-            sums = context.new_zeros(len(x), context.shape[1]).index_add(0, sample, context)
-            sample, counts = sample.unique(return_counts=True)
-            context = sums[sample] / counts[:, None]
-        centre = x[sample, x.shape[1] // 2].long()
-        negative = self._negatives(len(x), sample)
-        targets = torch.cat([centre[:, None], negative], 1)
-        scores = torch.einsum("pd,pkd->pk", context, self.output(targets))
-        weights = torch.ones_like(scores)
-        weights[:, 1:] = (negative != centre[:, None]).to(scores.dtype)
-        return Pairs(scores, weights / len(x))
+        return self.pairs(x, len(x))
 
     def fused(self, loss: Any, optimizer: torch.optim.Optimizer) -> FusedUpdate | str:
         """Return the compiled update for this loss and optimizer, or the reason why there is none."""
-        if type(loss) is not NegativeSampling:
-            return f"its fused update is for hogwild.losses.NegativeSampling, not for {type(loss).__qualname__}"
-        if type(optimizer) is not torch.optim.SGD:
-            return f"its fused update supports SGD, not {type(optimizer).__qualname__}"
-        for group in optimizer.param_groups:
-            for option in ("momentum", "dampening", "weight_decay", "maximize"):
-                if group[option]:
-                    return f"its fused update does not support {option} of SGD"
-        return not_float32(self) or SkipGramUpdate(self)
+        return why_not(loss, optimizer) or not_float32(self) or SkipGramUpdate(self)
 
     def _vectors(self, words: Tensor) -> Tensor:
         """Return the vectors (n, dim) of words (n,) int."""
@@ -175,39 +217,41 @@ class SkipGram(nn.Module):
         sums = rows.index_add(0, owner, self.subwords(self.pieces[places].long()))
         return sums / (1 + counts).to(sums.dtype).sqrt()[:, None]
 
-    # ---- random draws
+    def _outputs(self, words: Tensor) -> Tensor:
+        found: Tensor = self.output(words)
+        return found
 
-    def _contexts(self, windows: Tensor) -> Tensor:
-        """Return (B, 2 c + 1) bool: the words of each window that are its contexts this time."""
-        middle = windows.shape[1] // 2
-        there = windows >= 0
-        if self.training and self.sample:
-            keep = keep_probabilities(self.counts, self.sample)[windows.clamp(min=0).long()]
-            there = there & (torch.rand(windows.shape) < keep)
-        reach = torch.full((len(windows), 1), self.window)
-        if self.training:
-            reach = torch.randint(1, self.window + 1, (len(windows), 1))
-        left, right = there[:, :middle].flip(1), there[:, middle + 1 :]
-        left, right = (side & (side.cumsum(1) <= reach) for side in (left, right))
-        own = there[:, middle : middle + 1]
-        return torch.cat([left.flip(1) & own, torch.zeros_like(own), right & own], 1)
-
-    def _negatives(self, batch: int, sample: Tensor) -> Tensor:
-        """Return the negatives (P, K) of each pair: those of its sample if they are shared, otherwise its own."""
-        rows = batch if self.shared else len(sample)
+    def _drawn(self, count: int) -> Tensor:
         share = self.counts.double().pow(FLATTENED)
-        drawn = torch.multinomial(share, max(1, rows * self.negatives), replacement=True)[: rows * self.negatives]
-        drawn = drawn.view(rows, self.negatives)
-        return drawn[sample] if self.shared else drawn
+        return torch.multinomial(share, max(1, count), replacement=True)[:count]
+
+    def _kept(self, windows: Tensor) -> Tensor:
+        if not (self.training and self.sample):
+            return super()._kept(windows)
+        keep = keep_probabilities(self.counts, self.sample)[windows.clamp(min=0).long()]
+        return super()._kept(windows) & (torch.rand(windows.shape) < keep)
 
 
-def keep_probabilities(counts: Tensor, sample: float) -> Tensor:
+def why_not(loss: Any, optimizer: torch.optim.Optimizer) -> str:
+    """Return why the kernel cannot train with this loss and optimizer, or ""."""
+    if type(loss) is not NegativeSampling:
+        return f"its fused update is for hogwild.losses.NegativeSampling, not for {type(loss).__qualname__}"
+    if type(optimizer) is not torch.optim.SGD:
+        return f"its fused update supports SGD, not {type(optimizer).__qualname__}"
+    for group in optimizer.param_groups:
+        for option in ("momentum", "dampening", "weight_decay", "maximize"):
+            if group[option]:
+                return f"its fused update does not support {option} of SGD"
+    return ""
+
+
+def keep_probabilities(counts: Tensor, sample: float, total: int | None = None) -> Tensor:
     """Return the probability of keeping each word, (V,) float32, from counts (V,), as in word2vec.c; the paper differs:
-    (sqrt(f / t) + 1) t / f, at most 1, where f is the word's share of the text and t is `sample`. All 1 if `sample` is
-    0."""
+    (sqrt(f / t) + 1) t / f, at most 1, where f is the word's share of the text, of `total` words or of those counted,
+    and t is `sample`. All 1 if `sample` is 0."""
     if not sample:
         return torch.ones(len(counts))
-    share = counts.double() / counts.sum().clamp(min=1)
+    share = counts.double() / max(1, int(counts.sum()) if total is None else total)
     kept = (torch.sqrt(share / sample) + 1) * sample / share.clamp(min=1e-300)
     return kept.clamp(max=1).float()
 
