@@ -87,6 +87,8 @@ class NamedEmbedding(nn.Embedding):
     ModelError for a saved table with more ids than `max_capacity`, or rows of another length."""
 
     zeros = 0  # so many numbers of each row, the first ones, begin with 0
+    whole: tuple[str, ...] = ("life",)  # parameters that have no row of each id
+    without_room = "share the default row"
 
     def __init__(
         self,
@@ -238,7 +240,7 @@ class NamedEmbedding(nn.Embedding):
         for name, param in self._parameters.items():
             if param is not None:
                 whole = param.detach()
-                end = len(whole) if name == "life" else self.rows_in(name, 0, now)[1]
+                end = len(whole) if name in self.whole else self.rows_in(name, 0, now)[1]
                 found[name] = whole if end == len(whole) else _alone(whole[:end])
         return found
 
@@ -249,6 +251,10 @@ class NamedEmbedding(nn.Embedding):
         keys = self.in_use()["keys"]
         places = (keys > GONE).nonzero().squeeze(1)
         return keys[places], self.weight.detach()[places + HEAD]
+
+    def divided(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
+        """Return the vectors (n, D), for files and for cosines, and perhaps the constants (n,), of rows (n, dim)."""
+        return rows, None
 
     def rows_of(self, ids: Tensor, *, claim: bool = False) -> Tensor:
         """Return the row of each id, (…,) int64; 0, the default row, for those without one. `claim`: unknown
@@ -292,13 +298,13 @@ class NamedEmbedding(nn.Embedding):
         """Warn, once in this process, when SHORT of the rows are taken, by whomever, and when all are."""
         if wanted_more and not self._is_full:
             self._is_full = self._is_short = True
-            words = f"all {self.capacity:,} rows are taken: further ids share the default row"
+            words = f"all {self.capacity:,} rows are taken: further ids {self.without_room}"
         elif not self._is_short and claimed > self._look_at:
             self._look_at = claimed + self.capacity // LOOKS
             self._is_short = self.taken >= SHORT * self.capacity
             if not self._is_short:
                 return
-            words = f"{SHORT:.0%} of {self.capacity:,} rows are taken; when all are, further ids share the default row"
+            words = f"{SHORT:.0%} of {self.capacity:,} rows are taken; when all are, further ids {self.without_room}"
         else:
             return
         cure = "a run with a larger `max_capacity` takes over what was learnt: model.init_from"
@@ -352,7 +358,11 @@ class NamedEmbedding(nn.Embedding):
                 whole[rows] = whole[BLANK]
             _kernels().draw(weight, rows, self.seed, self.std, self.zeros)
             _kernels().give_back(keys, places, self.first, self.max_capacity)
+            self._forget(places)
         return len(places)
+
+    def _forget(self, places: np.ndarray) -> None:
+        """Do more once the rows of `places` (n,), numbers in `keys`, are given back."""
 
     # ---- saved tables
 
@@ -455,9 +465,9 @@ class NamedEmbedding(nn.Embedding):
             own = self.in_use()
             own["keys"].copy_(placed)
             own["weight"][here] = weight[there].to(own["weight"])
-            arrays = self._arrays()
-            arrays.seen[:] = arrays.counts[:] = 0
-            arrays.life[LOOKUPS:] = 0  # all are seen now
+            for name, part in own.items():  # all are seen now
+                if name not in ("keys", "weight"):
+                    part[LOOKUPS if name == "life" else 0 :] = 0
             self.open_emptiest()
 
 

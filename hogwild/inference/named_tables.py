@@ -31,7 +31,6 @@ from hogwild.errors import UsageError, shown_name
 from hogwild.formatting import brief, size
 from hogwild.inference.word_vectors import require_unique, write_word2vec
 from hogwild.job.row_names import names_by_kind, rows_of
-from hogwild.models.named_rows import BiasedRows
 from hogwild.nn import NamedEmbedding
 
 KINDS = ("words", "items", "entities", "users", "relations")  # of a model's method `vectors`
@@ -80,9 +79,7 @@ class NamedTable:
         grown = grown_tables(model)
         if (first := kind or next(iter(grown), "")) in grown:
             ids, rows = grown[first].named()
-            own, constants = rows.float().numpy(), None
-            if isinstance(grown[first], BiasedRows):
-                own, constants = np.ascontiguousarray(own[:, 1:]), np.ascontiguousarray(own[:, 0])
+            own, constants = grown[first].divided(rows.float().numpy())
             return cls(first, [texts.get(one, one) for one in ids.tolist()], own, constants, model)
         kinds = names_by_kind({"names": names, "sizes": sizes})
         tables = _tensors(model, spec, {"names": names, "sizes": sizes})

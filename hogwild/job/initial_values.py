@@ -288,7 +288,8 @@ def load_initial(
 def _placed(path: Path, prefix: str, table: NamedEmbedding, chosen: dict[str, Any]) -> dict[str, list[Move]]:
     """Give a table the capacity of the saved one, if the ids lie where it would find them; else return the moves of its
     rows, and put the keys into `chosen`."""
-    keys, weight, *rest = (f"{prefix}.{name}".lstrip(".") for name in ("keys", "weight", "counts", "seen", "life"))
+    further = {*table._parameters, "counts", "seen"} - {"keys", "weight"}
+    keys, weight, *rest = (f"{prefix}.{name}".lstrip(".") for name in ("keys", "weight", *further))
     saved, rows = chosen.get(keys), chosen.get(weight)
     if not (isinstance(saved, Tensor) and isinstance(rows, Tensor)) or rows.shape[1:] != table.weight.shape[1:]:
         return {}

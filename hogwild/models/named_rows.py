@@ -20,6 +20,9 @@ class BiasedRows(NamedEmbedding):
     def __init__(self, dim: int, capacity: int, **more: Any) -> None:
         super().__init__(1 + dim if type(dim) is int and dim > 0 else dim, capacity, **more)  # else it is refused
 
+    def divided(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
+        return np.ascontiguousarray(rows[:, 1:]), np.ascontiguousarray(rows[:, 0])
+
 
 def without_first(table: np.ndarray) -> np.ndarray:
     """Return the rows (R, 1 + K) from their second number on, in the form of a kernel's tables: contiguous, so that the

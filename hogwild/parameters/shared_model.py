@@ -409,7 +409,7 @@ def _rows(
     """Return where the rows [begin, end) of a table lie: region, first byte, end."""
     slots = {slot.name: (number, slot) for number, slot in enumerate(layout.flats.params)}
     found = []
-    for name in ("weight", "keys", "seen", "counts"):
+    for name in table._parameters.keys() - table.whole:
         if (known := slots.get(f"{path}.{name}".lstrip("."))) is None:
             continue
         slot, own = known[1], table.rows_in(name, begin, end)
