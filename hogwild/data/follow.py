@@ -33,6 +33,7 @@ from hogwild.data.csv.parse import (
 from hogwild.data.followed_file import Ended, FollowedFile, KeptInput, Lines, refuse_other_than_file
 from hogwild.data.input_rows import given_arguments
 from hogwild.data.locate import bad_argument, choice, find_file, places_of, reading, require
+from hogwild.data.sentences import sentences_in
 from hogwild.data.standard_input import folder_of
 from hogwild.data.text_file import CR, HEAD, LF, MARK, not_text, unmarked
 from hogwild.data.text_keys import NAMES, Keys, NameFile
@@ -67,6 +68,8 @@ class TextRecords(IterableDataset[tuple[Any, ...]]):
         missing: str | float,
         target_type: Literal["float", "class"],
         weight: Column | None,
+        text: str | bool | None,
+        longest: int,
         until: Literal["stop", "end"],
         on_gap: str,
         on_bad_line: str,
@@ -79,11 +82,16 @@ class TextRecords(IterableDataset[tuple[Any, ...]]):
         for name, given in (("inputs", inputs), ("ids", ids), ("features", features)):
             if isinstance(given, str) or not isinstance(given, Sequence):
                 raise bad_argument(f"{who}: {name} must be a list of columns, got {given!r}")
-        if target is None and (named := [*inputs, *ids, *features, *(categorical or ())]):
+        if text is not None:
+            targets = [target] if isinstance(target, str | int) else target or ()
+            further = [*targets, *inputs, *ids, *features, *(categorical or ()), *([] if weight is None else [weight])]
+            _check_text(who, text, longest, further)
+            target = []
+        elif target is None and (named := [*inputs, *ids, *features, *(categorical or ())]):
             raise bad_argument(f"{who}: column {named[0]!r} is named, but no target; a libsvm file has no columns")
-        if not isinstance(target, str | int | None) and not len(target) and not ids:
+        if not isinstance(target, str | int | None) and not len(target) and not ids and text is None:
             raise bad_argument(f"{who}: target names no column; [] is for events of ids")
-        if target is not None and not (*inputs, *ids, *features):
+        if target is not None and text is None and not (*inputs, *ids, *features):
             raise bad_argument(f"{who}: name the columns to predict from: inputs, ids or features")
         if hash is not None and (type(hash) is not int or hash < 2 or not features):
             raise bad_argument(f"{who}: hash must be a whole number >= 2, the rows that `features` share, got {hash!r}")
@@ -98,7 +106,7 @@ class TextRecords(IterableDataset[tuple[Any, ...]]):
         self.constant = float(target != UNREAD)  # the target of all lines where no column has it
         self.inputs, self.categorical = [*inputs], dict(categorical or {})
         self.ids, self.features, self.hash, self.weight = [*ids], [*features], hash, weight
-        self.missing, self.target_type = missing, target_type
+        self.text, self.longest, self.missing, self.target_type = text, longest, missing, target_type
         self.until, self.on_gap, self.on_bad_line = until, on_gap, on_bad_line
         self.form = form
 
@@ -135,6 +143,12 @@ class Follow(TextRecords):
         target    (T,) float32    as in `Csv`; () float32 with `ids` or `features`, as in `Ratings` and `Clicks`;
                                   () int64 for a class
 
+    A record of texts (`text`) has the words of one, separated by white space, or the next `longest` of a long one; a
+    text without a word has none:
+
+        words     (longest,) int64   the key of each, as of an id, but 7.0 and 7 are two words; -1 behind the last one
+        target    () float32      1
+
     A record of a libsvm file has indices (n,) int64, values (n,) float32 and label () float32; `data.collate:
     {class_path: hogwild.data.sparse_rows}` makes them batches.
 
@@ -142,14 +156,14 @@ class Follow(TextRecords):
     says what happens where lines may be missing. Each run reads a file by one process, whose place is kept in every
     checkpoint.
 
-    Needs pyarrow for CSV, numba for libsvm. Raises NotFoundError and UsageError; the iterator DataError with file,
-    line, column, value and rule.
+    Needs pyarrow for CSV and texts, numba for libsvm. Raises NotFoundError and UsageError; the iterator DataError with
+    file, line, column, value and rule.
 
     Arguments:
         path: file; if it is not there yet, it is waited for. "-": standard input of `hogwild train`, kept in RUN/stdin,
             whose end is the end of the stream; its last line needs no line end.
         target: column to predict, or a list of columns; [] with `ids` where each line is an event, such as a click: its
-            target is 1; null for libsvm.
+            target is 1; null for libsvm, and for texts.
         inputs: columns of numbers, and of those in `categorical`.
         categorical: as in Csv.
         ids: columns of names, each for a table of its own.
@@ -158,6 +172,8 @@ class Follow(TextRecords):
         missing: fail, drop (leave the row out), or a number for missing inputs. A target or an id is never filled in.
         target_type: float, or class: whole numbers from 0 on.
         weight: column of the weights of rows.
+        text: true: each line is a text; or the key of the texts in JSON objects. For `NamedSkipGram`.
+        longest: words of a record of texts.
         until: "stop": follow the file until the job is stopped; "end": stop at the end of the file.
         on_gap: fail, or go_on with a warning where lines may be missing: the file was truncated, overwritten, removed
             or packed before it was read to its end, or its last line has no end.
@@ -179,6 +195,8 @@ class Follow(TextRecords):
         missing: str | float = "fail",
         target_type: Literal["float", "class"] = "float",
         weight: Column | None = None,
+        text: str | bool | None = None,
+        longest: int = 64,
         until: Literal["stop", "end"] = "stop",
         on_gap: Literal["fail", "go_on"] = "fail",
         on_bad_line: Literal["fail", "skip"] = "fail",
@@ -193,8 +211,8 @@ class Follow(TextRecords):
         choice(who, "on_bad_line", on_bad_line, ("fail", "skip"))
         choice(who, "encoding", encoding, ENCODINGS)
         super().__init__(
-            who, target, inputs, categorical, ids, features, hash, missing, target_type, weight, until, on_gap,
-            on_bad_line, Format(delimiter, decimal, encoding),
+            who, target, inputs, categorical, ids, features, hash, missing, target_type, weight, text, longest, until,
+            on_gap, on_bad_line, Format(delimiter, decimal, encoding),
         )  # fmt: skip
         self.has_header = header
         self.is_standard_input = str(path) == "-"
@@ -203,7 +221,7 @@ class Follow(TextRecords):
     @staticmethod
     def for_inputs(arguments: Mapping[str, Any], _: Sequence[str] | None) -> dict[str, Any]:
         """Return the arguments for a file to predict: it ends, and needs neither target nor weights."""
-        if arguments.get("target") is None:  # libsvm
+        if arguments.get("target") is None:  # libsvm, or texts
             return {**arguments, "until": "end"}
         inputs = arguments.get("inputs", ())
         categorical = {name: one for name, one in (arguments.get("categorical") or {}).items() if name in inputs}
@@ -216,6 +234,17 @@ class Follow(TextRecords):
         else:
             file = FollowedFile(self.path, self.until, self.on_gap)
         return Follower(file, lambda names: reader_of(self, file.beginning(HEAD), names), self.run_dir_of_job, NAMES)
+
+
+def _check_text(who: str, text: Any, longest: Any, further: Sequence[Any]) -> None:
+    """Raise UsageError for arguments that texts cannot have."""
+    if text is not True and not (isinstance(text, str) and text):
+        raise bad_argument(f"{who}: text must be true, or the key of the texts in JSON objects, got {text!r}")
+    if further:
+        raise bad_argument(f"{who}: column {further[0]!r} is named, but records of texts have words alone")
+    if type(longest) is not int or longest < 1:
+        raise bad_argument(f"{who}: longest must be a whole number >= 1, got {longest!r}")
+    require("pyarrow", f"{who.partition('(')[0]} of texts", "pyarrow", "csv")
 
 
 def sparse_rows(records: Sequence[tuple[Any, Any, Any]]) -> tuple[Any, ...]:
@@ -252,7 +281,7 @@ def _place_of(who: str, path: str | os.PathLike[str], root: str | os.PathLike[st
 @dataclass(frozen=True, slots=True)
 class LineRows:
     """Rows of some lines: their fields, n each; and for each row the byte of the content where its line ends, and the
-    number of lines up to that, (n,) int64."""
+    number of lines up to that, (n,) int64. A line may have several rows."""
 
     fields: Sequence[Any]
     ends: np.ndarray
@@ -287,6 +316,7 @@ class Follower(Iterator[tuple[Any, ...]]):
         self._rows: LineRows
         self._records: Iterator[tuple[Any, ...]] = iter(())
         self._given = 0  # rows of `_rows`
+        self._again = 0  # rows behind the place of the state that were given away: of a line with several
 
     def __next__(self) -> tuple[Any, ...]:
         while True:
@@ -323,24 +353,39 @@ class Follower(Iterator[tuple[Any, ...]]):
         self._rows = self._reader.rows(found, self._source)
         if self._names is not None:
             self._names.flush()
-        self._lines, self._given = found, 0
-        self._records = zip(*self._rows.fields, strict=True)
+        self._lines, self._given = found, min(self._again, len(self._rows.ends))
+        if self._given:
+            self._again = 0
+        self._records = zip(*(field[self._given :] for field in self._rows.fields), strict=True)
 
     def state_dict(self) -> dict[str, Any]:
+        again, given = self._again, self._given
+        if self._lines is not None and given:
+            ends = self._rows.ends
+            if given < len(ends) and ends[given] == ends[given - 1]:  # within a line
+                again = given - int(np.searchsorted(ends, ends[given]))
         if self._lines is None:
-            return dict(self._source.place.state())
-        if self._given == 0:
-            return dict(self._lines.place(0, 0).state())
-        last = self._given - 1
-        return dict(self._lines.place(int(self._rows.ends[last]), int(self._rows.counts[last])).state())
+            place = self._source.place
+        elif given == again or not given:
+            place = self._lines.place(0, 0)
+        else:
+            last = given - again - 1
+            place = self._lines.place(int(self._rows.ends[last]), int(self._rows.counts[last]))
+        return {**place.state(), "again": again} if again else dict(place.state())
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self._lines, self._records, self._given = None, iter(()), 0
-        self._source.go_to(self._source.place_of(state))
+        self._again = int(state.get("again", 0))
+        place = {name: value for name, value in state.items() if name != "again"}
+        self._source.go_to(self._source.place_of(place))
 
 
-def reader_of(of: TextRecords, beginning: bytes, names: "NameFile | None") -> "TableReader | LibSvmReader":
+def reader_of(
+    of: TextRecords, beginning: bytes, names: "NameFile | None"
+) -> "TableReader | LibSvmReader | SentenceReader":
     """Return the reader for a file with this beginning. Raises UsageError."""
+    if of.text is not None:
+        return SentenceReader(of, names)
     if of.target is None:
         return LibSvmReader(of)
     if beginning.removeprefix(MARK).lstrip().startswith(b"{"):
@@ -612,25 +657,71 @@ class JsonReader(TableReader):
 
     def parsed(self, content: bytes, line: int) -> ParsedLines:
         self._refuse_zeros(content, line)
-        objects, places = list[dict[str, Any]](), list[int]()
-        for number, one in enumerate(_lines_of(content)):
-            if not one.strip():
-                continue
-            where = f"{self.of.path}: line {line + number + 1:,}"
-            try:
-                found = json.loads(one)
-            except UnicodeDecodeError as error:
-                raise not_text(where, one[error.start : error.end], None) from None
-            except (ValueError, RecursionError) as error:
-                raise DataError(f"{where}: is not JSON: {error}: {shown(one)!r}", code="data/bad-line") from None
-            if type(found) is not dict:
-                raise DataError(f"{where}: is not a JSON object: {shown(one)!r}", code="data/bad-line")
-            objects.append(found)
-            places.append(number)
+        objects, places = _objects_in(self.of.path, content, line)
         if not places:
             return NO_LINES
         records = self._table.parse((objects, [line + 1 + place for place in places]), len(places), line + 1)
         return self._finished(records, _ends_of(content), np.array(places, np.int64), line)
+
+
+def _objects_in(path: Path, content: bytes, line: int) -> tuple[list[dict[str, Any]], list[int]]:
+    """Return the JSON objects in lines with `line` lines before them, and the number of the line of each, from 0 on.
+    Raises DataError."""
+    objects, places = list[dict[str, Any]](), list[int]()
+    for number, one in enumerate(_lines_of(content)):
+        if not one.strip():
+            continue
+        where = f"{path}: line {line + number + 1:,}"
+        try:
+            found = json.loads(one)
+        except UnicodeDecodeError as error:
+            raise not_text(where, one[error.start : error.end], None) from None
+        except (ValueError, RecursionError) as error:
+            raise DataError(f"{where}: is not JSON: {error}: {shown(one)!r}", code="data/bad-line") from None
+        if type(found) is not dict:
+            raise DataError(f"{where}: is not a JSON object: {shown(one)!r}", code="data/bad-line")
+        objects.append(found)
+        places.append(number)
+    return objects, places
+
+
+class SentenceReader(LinesReader):
+    """Words of texts: of lines, or of a key of JSON objects."""
+
+    def __init__(self, of: TextRecords, names: "NameFile | None") -> None:
+        super().__init__(of)
+        self._names = names
+
+    def parsed(self, content: bytes, line: int) -> ParsedLines:
+        self._refuse_zeros(content, line)
+        ends = _ends_of(content)
+        texts, places = unmarked(content), np.arange(len(ends))
+        if self.of.text is not True:
+            texts, places = self._of_objects(content, line)
+        try:
+            words, lines = sentences_in(texts, self.of.longest, self._names)
+        except UnicodeDecodeError as error:
+            where = f"{self.of.path}: line {line + 1 + texts.count(LF.to_bytes(), 0, error.start):,}"
+            raise not_text(where, texts[error.start : error.end], None) from None
+        of_rows = places[lines]
+        return [words, np.ones(len(words), np.float32)], ends[of_rows], of_rows + 1
+
+    def _of_objects(self, content: bytes, line: int) -> tuple[bytes, np.ndarray]:
+        """Return the texts of JSON objects, a line each, and the number of the line of each object."""
+        key, texts, places = str(self.of.text), list[str](), list[int]()
+        for found, place in zip(*_objects_in(self.of.path, content, line), strict=True):
+            where, text = f"{self.of.path}: line {line + 1 + place:,}: {key!r}", found.get(key)
+            if text is None:
+                if self.of.missing != "drop":
+                    words = "the text is missing (missing: drop leaves such rows out)"
+                    raise DataError(f"{where}: {words}", code="data/csv-missing")
+                continue
+            if not isinstance(text, str) or not _is_text(text):
+                words = "is no text" if isinstance(text, str) else f"is a {type(text).__name__}, not a text"
+                raise DataError(f"{where}: {words}: {str(text)[:60]!r}", code="data/bad-line")
+            texts.append(text.replace("\n", " "))
+            places.append(place)
+        return "".join(f"{text}\n" for text in texts).encode(), np.array(places, np.int64)
 
 
 class LibSvmReader(LinesReader):

@@ -32,6 +32,7 @@ from hogwild.data.follow import (
     JsonReader,
     LibSvmReader,
     LineRows,
+    SentenceReader,
     TableReader,
     TextRecords,
     joined,
@@ -60,15 +61,15 @@ log = logging.getLogger(__name__)
 class Kafka(TextRecords):
     """Messages of a topic of Apache Kafka, from the earliest that is kept on and then as they come.
 
-    A message is one record: a JSON object; with `columns` a line of CSV; without `target` a line of libsvm. The fields
-    of a record are those of `Follow`.
+    A message is one record: a JSON object; with `columns` a line of CSV; without `target` a line of libsvm; with `text`
+    a text, of one record or several. The fields of a record are those of `Follow`.
 
     Each loader reads the partitions p with p % loaders = its number. The next offset of each partition is kept in every
     checkpoint, and nowhere else: nothing is committed to the brokers. New partitions are read from their beginning on.
     Brokers that do not answer are waited for; if none has answered within a minute of the start it is an error.
 
-    Needs confluent-kafka, pyarrow for CSV, numba for libsvm. Raises UsageError; the iterator DataError with topic,
-    partition, offset, value and rule.
+    Needs confluent-kafka, pyarrow for CSV and texts, numba for libsvm. Raises UsageError; the iterator DataError with
+    topic, partition, offset, value and rule.
 
     Arguments:
         servers: some of the brokers, "host:port, host:port".
@@ -82,6 +83,8 @@ class Kafka(TextRecords):
         missing: fail, drop (leave the row out), or a number for missing inputs. A target or an id is never filled in.
         target_type: float, or class: whole numbers from 0 on.
         weight: column of the weights of rows.
+        text: true: each message is a text; or the key of the texts in JSON objects.
+        longest: words of a record of texts.
         columns: names of the columns of CSV messages; null: messages are JSON.
         until: "stop": follow the topic until the job is stopped; "end": stop at its end.
         on_gap: fail, or go_on with a warning where messages may be missing: brokers have removed them before they were
@@ -108,6 +111,8 @@ class Kafka(TextRecords):
         missing: str | float = "fail",
         target_type: Literal["float", "class"] = "float",
         weight: Column | None = None,
+        text: str | bool | None = None,
+        longest: int = 64,
         columns: Sequence[str] | None = None,
         until: Literal["stop", "end"] = "stop",
         on_gap: Literal["fail", "go_on"] = "fail",
@@ -123,8 +128,8 @@ class Kafka(TextRecords):
                 raise bad_argument(f"{who}: {name} must be a text, got {given!r}")
         choice(who, "on_bad_message", on_bad_message, ("fail", "skip"))
         super().__init__(
-            who, target, inputs, categorical, ids, features, hash, missing, target_type, weight, until, on_gap,
-            on_bad_message, Format(delimiter, decimal),
+            who, target, inputs, categorical, ids, features, hash, missing, target_type, weight, text, longest, until,
+            on_gap, on_bad_message, Format(delimiter, decimal),
         )  # fmt: skip
         if columns is not None and (isinstance(columns, str) or len({*map(str, columns)}) < max(2, len(columns))):
             raise bad_argument(f"{who}: columns must be a list of at least two different names, got {columns!r}")
@@ -572,8 +577,10 @@ class MessageReader:
     def __init__(self, of: Kafka, names: NameFile | None) -> None:
         self._of = of
         self._bad = BadRecords("on_bad_message")
-        self._lines: JsonReader | TableReader | LibSvmReader
-        if of.target is None:
+        self._lines: JsonReader | TableReader | LibSvmReader | SentenceReader
+        if of.text is not None:
+            self._lines = SentenceReader(of, names)
+        elif of.target is None:
             self._lines = LibSvmReader(of)
         elif of.columns is None:
             self._lines = JsonReader(of, names)
@@ -607,7 +614,7 @@ class MessageReader:
                 continue
             if len(found):  # else it lacks a value, and missing: drop leaves it out
                 parts.append(fields)
-                counts.append(number)
+                counts += [number] * len(found)
         return joined(parts), np.array(counts, np.int64)
 
     def _line(self, message: Any) -> bytes:

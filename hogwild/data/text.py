@@ -75,9 +75,9 @@ class TextParsing(Parsing):
         require("pyarrow", "hogwild.data.Text", "pyarrow", "sparse")
         places: dict[bytes, int] = defaultdict(count().__next__)  # in order of first appearance
         parts, line_ends = list[np.ndarray](), list[np.ndarray]()
-        for words_in, ends in in_threads(_words_in, self._parts()):
-            numbers = np.array([places[word] for word in words_in.dictionary.to_pylist()], np.int32)
-            parts.append(numbers[numpy_of(words_in.indices)])
+        for words, ends in in_threads(words_in, self._parts()):
+            numbers = np.array([places[word] for word in words.dictionary.to_pylist()], np.int32)
+            parts.append(numbers[numpy_of(words.indices)])
             line_ends.append(ends)
             self.check_memory(sum(part.nbytes for part in parts))
             tell(*self.text.progress)
@@ -149,7 +149,7 @@ class TextParsing(Parsing):
         return {why: many for why, many in left_out.items() if many}, rank, words
 
 
-def _words_in(content: bytes) -> tuple[Any, np.ndarray]:
+def words_in(content: bytes) -> tuple[Any, np.ndarray]:
     """Return the words of a part of the text, runs of bytes above the space, as an arrow dictionary, and how many of
     them stand before each line end (L,)."""
     import pyarrow

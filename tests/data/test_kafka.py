@@ -375,3 +375,36 @@ def test_without_the_package_the_extra_is_named(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setitem(__import__("sys").modules, "confluent_kafka", None)
     with pytest.raises(UsageError, match=r"pip install 'hogwild\[kafka\]'"):
         Kafka("none", "clicks", target="y", ids=["n"])
+
+
+@pytest.mark.parametrize("is_json", [True, False])
+def test_messages_that_are_texts_are_those_of_a_followed_file_from_any_place_on(
+    is_json: bool, cluster: Brokers, topic: str, tmp_path: Path
+) -> None:
+    """Also from the middle of a message that has several records; its lines are one text."""
+    texts = ["a b c d e", "f", "7 g\nh", "i j k"]
+    lines = [json.dumps({"t": text}) if is_json else text.replace("\n", " ") for text in texts]
+    cluster.send(topic, [(0, {"t": text} if is_json else text.encode()) for text in texts])
+    given: Any = {"text": "t" if is_json else True, "longest": 2, "until": "end"}
+    whole = plain(Follow(file_of(tmp_path, "\n".join(lines)), **given))
+    data, run = Kafka(cluster.servers, topic, **given), tmp_path / "run"
+    run.mkdir()
+    states, records, reader = [], [], reader_of(data, run=run)
+    while True:
+        states.append(reader.state_dict())
+        if (record := next(reader, None)) is None:
+            break
+        records.append(record)
+    assert plain(records) == whole and len(whole) == 8
+    for count, state in enumerate(states):
+        assert plain(reader_of(data, state, run)) == whole[count:]
+
+
+def test_a_message_that_is_no_text_is_an_error_with_its_place_or_left_out(
+    cluster: Brokers, topic: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    cluster.send(topic, [(0, {"t": "a b c"}), (0, {"t": 7}), (0, {"t": "d"})])
+    given: Any = {"text": "t", "longest": 2, "until": "end"}
+    with pytest.raises(DataError, match="partition 0, offset 1: 't': is a int, not a text"):
+        [*Kafka(cluster.servers, topic, **given)]
+    assert len([*Kafka(cluster.servers, topic, on_bad_message="skip", **given)]) == 3
