@@ -20,7 +20,7 @@ MODELS = "hogwild.models"
 PAIRS = ("BprFactorization", "WarpFactorization")
 NAMED = {  # by id, and their kernels
     "NamedLinear": "linear", "NamedFactorizationMachine": "factorization_machine", "NamedFactorization": "ratings",
-    "NamedBprFactorization": "pairs",
+    "NamedBprFactorization": "pairs", "NamedSkipGram": "words",
 }  # fmt: skip
 GRAPHS = ("ComplEx", "DistMult", "RotatE", "TransE")
 FTRL, ROW_WISE = "FTRL", "RowWiseAdagrad"
@@ -46,7 +46,7 @@ def foreseen(job: Job, update: Any = None) -> tuple[Kernels, ...]:
     if is_of_items and any(RANKED.match(name) or name == AUC for name in job.evaluate.metrics):
         found.append(signatures.ranking())
     data = job.data.train
-    if _name(data, "hogwild.data") in STREAMS and (data.init_args.get("ids") or data.init_args.get("features")):
+    if _name(data, "hogwild.data") in STREAMS and any(data.init_args.get(key) for key in ("ids", "features", "text")):
         found.append(signatures.text_keys())
     return tuple(found)
 
@@ -78,8 +78,8 @@ def _of_model(job: Job) -> Kernels | None:
     is_plain = not any(job.optimizer.init_args.get(option) for option in OF_NO_KERNEL)
     if rule not in KNOWN_RULES.get(package, ()) or not is_plain:
         return None
-    if name == "SkipGram":
-        return signatures.words()
+    if name in ("SkipGram", "NamedSkipGram"):
+        return signatures.words(is_named=name in NAMED)
     if name in GRAPHS:
         return signatures.graph()
     if name in ("MatrixFactorization", "NamedFactorization"):

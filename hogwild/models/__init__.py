@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from hogwild.models.matrix_factorization import BprFactorization, MatrixFactorization, WarpFactorization
     from hogwild.models.mlp import LogisticRegression, Mlp, Tabular
     from hogwild.models.named_factorization import NamedBprFactorization, NamedFactorization
+    from hogwild.models.named_words import NamedSkipGram
     from hogwild.models.skipgram import SkipGram
     from hogwild.models.sparse_linear import (
         DeepFm,
@@ -24,8 +25,8 @@ if TYPE_CHECKING:
 __all__ = [
     "CATALOG", "BprFactorization", "CharRnn", "ComplEx", "ConvNet", "CustomLstm", "DeepFm", "DistMult",
     "FactorizationMachine", "FieldFactorizationMachine", "LeNet", "LogisticRegression", "MatrixFactorization", "Mlp",
-    "NamedBprFactorization", "NamedFactorization", "NamedFactorizationMachine", "NamedLinear", "RotatE",
-    "SequenceClassifier", "SkipGram", "SparseLinear", "Tabular", "TransE", "WarpFactorization",
+    "NamedBprFactorization", "NamedFactorization", "NamedFactorizationMachine", "NamedLinear", "NamedSkipGram",
+    "RotatE", "SequenceClassifier", "SkipGram", "SparseLinear", "Tabular", "TransE", "WarpFactorization",
 ]  # fmt: skip
 
 _HOMES = {
@@ -44,10 +45,11 @@ _HOMES = {
     "knowledge_graph": ("ComplEx", "DistMult", "RotatE", "TransE"),
     "matrix_factorization": ("MatrixFactorization", "BprFactorization", "WarpFactorization"),
     "named_factorization": ("NamedFactorization", "NamedBprFactorization"),
+    "named_words": ("NamedSkipGram",),
 }
 # Those that a job file may name.
 CATALOG = tuple(name for names in _HOMES.values() for name in names if name != "CustomLstm")
-_WITH_KERNELS = ("sparse_linear", "skipgram", "knowledge_graph", "matrix_factorization", "named_factorization")
+_WITH_KERNELS = {*_HOMES} - {"char_rnn", "mlp", "convnet"}
 
 
 def has_kernels(class_path: str) -> bool:

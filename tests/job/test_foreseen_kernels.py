@@ -37,6 +37,7 @@ PAIRS: dict[str, Any] = {
 WORDS: dict[str, Any] = {
     "tokens": np.zeros(2, np.int32), "starts": np.zeros(2, np.int64), "counts": np.ones(2, np.int64)
 }  # fmt: skip
+TEXTS: dict[str, Any] = {"words": np.zeros((0, 4), np.int64)}
 TRIPLES: dict[str, Any] = {"triple": np.zeros((0, 3), np.int32)}
 GRAPH, TABLES, FEATURES = {"entities": 3, "relations": 2}, {"users": 3, "items": 3}, {"features": 3}
 OF_ROWS = (losses.LogisticLoss, losses.HingeLoss, nn.MSELoss, nn.BCEWithLogitsLoss)
@@ -59,6 +60,8 @@ MODELS: list[tuple[str, dict[str, int], dict[str, Any], tuple[type, ...], dict[s
     ("WarpFactorization", TABLES, {"factors": 4, "item_features": 2}, (losses.WarpLoss,), PAIRS),
     ("SkipGram", {"words": 2}, {"dim": 8}, (losses.NegativeSampling,), WORDS),
     ("SkipGram", {"words": 2}, {"cbow": True, "shared": False, "buckets": 4}, (losses.NegativeSampling,), WORDS),
+    ("NamedSkipGram", {}, {"capacity": 3, "dim": 8}, (losses.NegativeSampling,), TEXTS),
+    ("NamedSkipGram", {}, {"capacity": 3, "cbow": True, "shared": False}, (losses.NegativeSampling,), TEXTS),
     *[
         (name, GRAPH, {"dim": 4}, (losses.SoftmaxLoss, losses.CandidateLogisticLoss, losses.MarginLoss), TRIPLES)
         for name in ("ComplEx", "DistMult", "RotatE", "TransE")
@@ -167,11 +170,12 @@ def test_the_parser_of_libsvm_is_called_with_the_announced_types(tmp_path: Path)
             assert [*made.overloads] == [types]
 
 
-@pytest.mark.parametrize("given", [{"ids": ["user"]}, {"features": ["user"]}])
+@pytest.mark.parametrize("given", [{"ids": ["user"]}, {"features": ["user"]}, {"text": True}])
 def test_the_ids_of_a_stream_get_their_keys_from_the_announced_kernel(given: dict[str, Any], tmp_path: Path) -> None:
     pytest.importorskip("pyarrow", reason="tables are parsed by pyarrow")
     (tmp_path / "clicks").write_text("user,click\n7,1\nann,1\n")
-    arguments = {"path": str(tmp_path / "clicks"), "target": "click", "until": "end", **given}
+    target = {} if "text" in given else {"target": "click"}
+    arguments = {"path": str(tmp_path / "clicks"), "until": "end", **target, **given}
     data = {"train": {"class_path": "hogwild.data.Follow", "init_args": arguments}}
     assert foreseen(job("mine.Own", {}, data=data)) == (signatures.text_keys(),)
     found = called(signatures.text_keys(), lambda: [*Follow(**arguments)])

@@ -11,7 +11,7 @@ pytest.importorskip("numba")
 
 from hogwild.feeds.packed import Packed
 from hogwild.kernels.fused import Chunk, Streaming
-from hogwild.losses import BprLoss, LogisticLoss, WarpLoss
+from hogwild.losses import BprLoss, LogisticLoss, NegativeSampling, WarpLoss
 from hogwild.models import (
     FactorizationMachine,
     FieldFactorizationMachine,
@@ -20,6 +20,7 @@ from hogwild.models import (
     NamedFactorization,
     NamedFactorizationMachine,
     NamedLinear,
+    NamedSkipGram,
     SparseLinear,
     WarpFactorization,
 )
@@ -40,6 +41,7 @@ MODELS: dict[str, tuple[nn.Module, nn.Module, tuple[Tensor, ...], Tensor]] = {
     "named machine": (NamedFactorizationMachine(20, 4), LogisticLoss(), SPARSE, SIGNS),
     "named ratings": (NamedFactorization(20, 20, 4), nn.MSELoss(), (LABELS, IDS[:ROWS]), SIGNS),
     "named pairs": (NamedBprFactorization(20, 20, 4), BprLoss(), (LABELS, IDS[:ROWS]), SIGNS),
+    "named words": (NamedSkipGram(40, 4), NegativeSampling(), (IDS.reshape(ROWS, FIELDS),), SIGNS),
     "ratings": (MatrixFactorization(ROWS, FEATURES, 4), nn.MSELoss(), (LABELS, IDS[:ROWS]), SIGNS),
 }
 TYPES = {  # of packed data
@@ -50,9 +52,11 @@ TYPES = {  # of packed data
     "user": "int32",
     "item": "int32",
     "rating": "float32",
+    "words": "int64",
 }
 PAIR = {"user", "item"}
 INDICES = {"softmax": {"indptr", "indices", "target"}, "ratings": PAIR, "named ratings": PAIR, "named pairs": PAIR}
+INDICES |= {"named words": {"words"}}
 
 
 def update_of(name: str) -> tuple[Any, nn.Module, torch.optim.Optimizer]:
@@ -104,6 +108,9 @@ def test_a_batch_is_copied_and_a_later_change_of_its_slot_moves_no_index(name: s
         ("ratings", (LABELS, IDS[:ROWS] + 12), SIGNS, IndexError, "but the model has 12"),
         ("ratings", (LABELS, IDS), SIGNS, ValueError, "a batch must be"),
         ("named ratings", (LABELS, IDS), SIGNS, ValueError, "a batch must be"),
+        ("named words", (LABELS,), SIGNS, ValueError, "a batch must be words"),
+        ("named words", (SIGNS[:, None],), SIGNS, ValueError, "words must be"),
+        ("named words", (torch.full((ROWS, 2), -(2**63)),), SIGNS, IndexError, "words with the id"),
         ("named ratings", (LABELS.float(), LABELS), SIGNS, ValueError, "users must be"),
         ("named ratings", (LABELS, torch.full_like(LABELS, -(2**63))), SIGNS, IndexError, "items with the id"),
     ],
@@ -139,9 +146,9 @@ def signatures() -> int:
     """Return how many signatures all kernels together are compiled for."""
     from numba.core.registry import CPUDispatcher
 
-    from hogwild.kernels import matrix_factorization, sparse_models
+    from hogwild.kernels import matrix_factorization, skipgram, sparse_models
 
-    modules = (sparse_models, matrix_factorization)
+    modules = (sparse_models, matrix_factorization, skipgram)
     found = (thing for module in modules for thing in vars(module).values() if isinstance(thing, CPUDispatcher))
     return sum(len(kernel.signatures) for kernel in found)
 
