@@ -18,6 +18,7 @@ from hogwild.config.schema import Job, Search
 from hogwild.config.strict_yaml import Path as KeyPath
 from hogwild.config.strict_yaml import SourcePlace, YamlReading, dotted, read
 from hogwild.config.strict_yaml import read as read_yaml
+from hogwild.config.values import NO_PLACE
 from hogwild.errors import ConfigError, Problem
 from hogwild.formatting import flat
 
@@ -156,27 +157,32 @@ class _JobDraft(YamlReading):
 
     def _in_space(self, job: Job, search: Search) -> Iterator[JobFinding]:
         """Check the job with each metric of its search, and with each end of a range and each choice, one at a time."""
-        of_metric = [
-            one._replace(path=path)
-            for path, metric in searched_metrics(job, search)
-            for one in self._with(("evaluate.monitor", metric))._checked()[1]
-        ]
-        yield from of_metric or search_findings(job, search)
+        yield from self._of_trials(job, search)
         for key, values in search.space.items():
             told = set[str]()
             for below, value in values.tested:
                 path, draft = tuple(key.split(".")), self._with((key, value))
-                _, wrong = draft._checked()
+                made, wrong = draft._checked()
                 if not wrong and _at(draft.values, path) != value:
-                    wrong = [
-                        JobFinding(path, f"{key} is not a field: there is a value above it", code="config/unknown-key")
-                    ]
+                    why = NO_PLACE if path[-1].isdigit() else "there is a value above it"
+                    wrong = [JobFinding(path, f"{key} is not a field: {why}", code="config/unknown-key")]
+                elif not wrong and made is not None:
+                    wrong = list(draft._of_trials(made, search))
                 for one in wrong:
                     words = one.message if one.path == path else f"{dotted(one.path)}: {one.message}"
                     if words not in told:
                         told.add(words)
                         place = ("search", "space", key)
                         yield JobFinding(place if one.at_key else (*place, *below), words, one.at_key, one.code)
+
+    def _of_trials(self, job: Job, search: Search) -> Iterator[JobFinding]:
+        """Check that trials of this job can be compared by each metric of the search."""
+        of_metric = [
+            one._replace(path=path)
+            for path, metric in searched_metrics(job, search)
+            for one in self._with(("evaluate.monitor", metric))._checked()[1]
+        ]
+        yield from of_metric or search_findings(job, search)
 
     def _with(self, *changes: tuple[str, Any]) -> "_JobDraft":
         """Return a copy without a search and with these values in the fields."""

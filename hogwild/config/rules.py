@@ -498,10 +498,13 @@ def _detail_text(detail: ErrorDetails) -> str:
     if kind == "missing":
         return "is required"
     if kind == "literal_error":
-        return _one_of(_words_in(context["expected"]), value)
+        is_class = isinstance(value, str) and "." in value and _path(detail)[0] == "search"
+        return _one_of(_words_in(context["expected"]), value) + f"; write {{class_path: {value}}}" * is_class
     if kind == "too_short":
         least = context["min_length"]
         return f"must have at least {'one entry' if least == 1 else f'{least} entries'}, got {show(value)}"
+    if kind == "too_long" and isinstance(value, list | tuple):
+        return f"must have at most {context['max_length']} entries, got {show(value)}"
     if kind in _BOUNDS:
         key, sign = _BOUNDS[kind]
         return f"must be {sign} {context[key]:g}, got {show(value)}"

@@ -724,12 +724,13 @@ class Search(Section):
     @model_validator(mode="after")
     def _ends(self) -> "Search":
         if self.trials is None and self.max_time_s is None:
-            raise rule("needs trials or max_time_s: it would never end", code="config/contradiction")
+            raise rule("must be a number, or max_time_s: it would never end", "trials", code="config/contradiction")
         if isinstance(self.metric, list) and self.pruner != "none":
             words = "must be none, or left out: Optuna prunes no trials of several metrics"
             raise rule(words, "pruner", code="config/contradiction")
         if self.sampler == "grid" and any(one.log or one.uniform for one in self.space.values()):
-            raise rule("sampler: grid needs choice or int in every field of the space", code="config/contradiction")
+            words = "needs choice or int in every field of the space"
+            raise rule(words, "sampler", code="config/contradiction")
         return self
 
 

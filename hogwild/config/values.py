@@ -29,6 +29,9 @@ def plain(value: Any) -> Any:
     return value
 
 
+NO_PLACE = "not a place in a list; search the whole list: {choice: [[16], [32, 32]]}"
+
+
 def ascending(ends: list[Any]) -> list[Any]:
     """Check the two ends of a range."""
     low, high = ends
@@ -54,6 +57,8 @@ def each_once(values: list[Any]) -> list[Any]:
 def one_kind(given: Any) -> Any:
     """Check that a range is of one kind."""
     kinds = ("log", "uniform", "int", "choice")
+    if isinstance(given, list | tuple):
+        raise rule("must be a map that names the kind, {choice: […]} or log, uniform, int", code="config/wrong-type")
     if isinstance(given, Mapping) and len([kind for kind in kinds if given.get(kind) is not None]) != 1:
         raise rule(f"must have one of {', '.join(kinds)}, such as {{log: [0.001, 1.0]}}", code="config/contradiction")
     return given
@@ -63,4 +68,6 @@ def field_path(text: str) -> str:
     """Check the path of a field, but not that there is such a field."""
     if not all(text.split(".")) or text.split(".")[0] == "search":
         raise rule("must be the path of a field, such as optimizer.init_args.lr", code="config/unknown-key")
+    if "[" in text:
+        raise rule(f"must be the path of a field, {NO_PLACE}", code="config/unknown-key")
     return text

@@ -64,7 +64,23 @@ def test_a_field_of_the_space_may_be_set_on_the_command_line() -> None:
         ("{space: {seed: {int: [1, 2], step: 2}}}", "search.space.seed.step: unknown key (allowed: log, uniform, int"),
         ("{space: {}}", "search.space: must have at least one entry"),
         ("{space: {seed: {int: [1, 2]}}, trials: 0}", "search.trials: must be >= 1, got 0"),
-        ("{space: {seed: {int: [1, 2]}}, trials: null}", "search: needs trials or max_time_s"),
+        ("{space: {seed: {int: [1, 2]}}, trials: null}", "search.trials: must be a number, or max_time_s: it"),
+        ("{space: {seed: [1, 2]}}", "search.space.seed: must be a map that names the kind, {choice: […]} or log,"),
+        ("{space: {seed: {int: [1, 2, 3]}}}", "search.space.seed.int: must have at most 2 entries, got [1, 2, 3]"),
+        (
+            "{space: {'model.init_args.width[0]': {int: [1, 2]}}}",
+            "width[0]: must be the path of a field, not a place in",
+        ),
+        (
+            "{space: {evaluate.metrics.0: {choice: [loss, f1]}}}",
+            "[0]: evaluate.metrics.0 is not a field: not a place",
+        ),
+        ("{space: {data.val: {choice: [null, {fraction: 0.5}]}}}", "choice[0]: search: needs data.val, such as"),
+        (
+            "{space: {evaluate.metrics: {choice: [[auc], [f1]]}}, metric: f1}",
+            "search.space.evaluate.metrics.choice[0]: search.metric: must be listed in evaluate.metrics",
+        ),
+        ("{space: {seed: {int: [1, 2]}}, pruner: my.Own}", "none, got 'my.Own'; write {class_path: my.Own}"),
         ("{space: {seed: {int: [1, 2]}}, metric: acuracy}", "search.metric: must be a known metric"),
         (
             "{space: {seed: {int: [1, 2]}}, metric: [loss]}",
@@ -84,7 +100,7 @@ def test_a_field_of_the_space_may_be_set_on_the_command_line() -> None:
             "{space: {seed: {int: [1, 2]}}, metric: [loss, accuracy], pruner: median}",
             "search.pruner: must be none, or left out: Optuna prunes no trials of several metrics, got 'median'",
         ),
-        ("{space: {seed: {uniform: [1, 2]}}, sampler: grid}", "search: sampler: grid needs choice or int"),
+        ("{space: {seed: {uniform: [1, 2]}}, sampler: grid}", "search.sampler: needs choice or int in every field"),
         ("{space: {seed: {int: [1, 2]}}, sampler: tpee}", "search.sampler: must be one of tpe, random, grid"),
     ],
 )
