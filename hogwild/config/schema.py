@@ -702,7 +702,9 @@ class Search(Section):
         default="hyperband",
         description="What ends a trial early, at an evaluation; or a class of Optuna's; several metrics: none.",
     )
-    parallel: Threads = Field(default="auto", description="Trials at a time; auto: as many as there are cores for.")
+    parallel: Threads = Field(
+        default="auto", description="Trials at a time; auto: as many as there are cores for, or one; measured."
+    )
 
     def metrics(self, monitor: str) -> list[str]:
         """Return the metrics to optimise; the first one decides which evaluation of a trial counts. `monitor`: of the

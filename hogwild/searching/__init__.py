@@ -4,6 +4,7 @@ process drives both.
     study.py    Optuna's study: what the job file's `search` means to it, its storage, what it is told
     trials.py   the process of a trial: its start as a fork of the fork server, its evaluations, its end
     loop.py     the one loop: start trials, report evaluations, prune, tell; pause and resume
+    packing.py  trials at a time: many of one worker, or one of many; measured
     results.py  what a person gets: the table of trials, best.yaml, CSV
     attempt.py  one attempt from the folder to its end, for the command and for Python
     call.py     `hogwild.search` in Python, and its result

@@ -19,6 +19,7 @@ from hogwild.errors import RunDirError, RunError, UsageError
 from hogwild.job.foreseen_kernels import foreseen
 from hogwild.searching.display import TrialLines, display_for
 from hogwild.searching.loop import SearchLoop, SearchOutcome, fixed_of, parallel_of, refit
+from hogwild.searching.packing import Packing
 from hogwild.searching.results import (
     BEST,
     MAY_CHANGE,
@@ -29,7 +30,7 @@ from hogwild.searching.results import (
     refit_values,
     whole_data,
 )
-from hogwild.searching.study import best_trial, check_classes, is_maximised, metric_of, metrics_of, open_study
+from hogwild.searching.study import PACKING, best_trial, check_classes, is_maximised, metric_of, metrics_of, open_study
 from hogwild.searching.trials import JOB_FILE, REFIT, TrialStarter
 from hogwild.storage.files import Records, explained
 from hogwild.storage.run_directory import RunDir
@@ -152,9 +153,10 @@ class SearchAttempt:
         assert starter.server is not None
         cores = host.usable_cores().usable
         parallel = parallel_of(job, search, cores)
+        packing = Packing.of(job, search, parallel, study.user_attrs.get(PACKING))
         say(
             f"search in {found.folder}: trials {'without end' if search.trials is None else f'up to {search.trials}'}, "
-            f"{parallel} at a time; Ctrl-C pauses it"
+            f"{packing.words if packing else f'{parallel} at a time'}; Ctrl-C pauses it"
         )
         loop = SearchLoop(
             job=job,
@@ -163,6 +165,8 @@ class SearchAttempt:
             starter=starter,
             parallel=parallel,
             fixed=fixed_of(job, search, parallel, cores),
+            packing=packing,
+            say=say,
             display=display_for(found, say, log) if shows else TrialLines(found, log),
             after_best=lambda: rundir.write_text(BEST, best_text(found, study)),
             note=status.note,

@@ -27,8 +27,9 @@ from hogwild.formatting import counted, duration
 from hogwild.host import SignalWatch
 from hogwild.monitoring.run_status import read_status
 from hogwild.searching import study as studies
-from hogwild.searching.study import FAILED, KILLS, PRUNED_AT, SPENT_S
-from hogwild.searching.trials import REFIT, Evaluations, TrialEnd, TrialStarter, arguments_of
+from hogwild.searching.packing import EVALUATIONS, Packing
+from hogwild.searching.study import FAILED, KILLS, PACKING, PRUNED_AT, SPENT_S
+from hogwild.searching.trials import MEMORY, REFIT, Evaluations, TrialEnd, TrialStarter, arguments_of
 from hogwild.service.attempts import JobProcess
 
 LOOK_S = 0.02  # between two looks at the records of running trials
@@ -49,6 +50,7 @@ class RunningTrial:
     pruned_at: int | None = None
     reported: int = 0
     began_s: float = 0.0
+    needs_room: bool = False  # it had too little memory beside others: it is started again when it is alone
 
     @property
     def number(self) -> int:
@@ -89,8 +91,10 @@ class SearchLoop:
     display: SearchDisplay = field(default_factory=SearchDisplay)
     after_best: Callable[[], object] = lambda: None
     note: Callable[["SearchLoop"], object] = lambda loop: None  # called in each turn
+    packing: Packing | None = None  # where it, not `parallel`, says how many trials run
+    say: Callable[[str], object] = lambda message: None
     running: list[RunningTrial] = field(default_factory=list)
-    _waiting: list[RunningTrial] = field(default_factory=list)  # begun in an earlier attempt, or killed: to be resumed
+    _waiting: list[RunningTrial] = field(default_factory=list)  # begun in an earlier attempt, killed, or paused
     _failures: list[tuple[str, str]] = field(default_factory=list)  # code and cause of the last ones in a row
     _stop: SearchOutcome | None = None
     _error: TrialEnd | None = None
@@ -107,6 +111,7 @@ class SearchLoop:
         self._left = studies.most_trials(self.search) - studies.begun(self.study)
         self._planned = studies.planned_evaluations(self.job, self.search)
         self._recover()
+        self._begin_packing()
         with SignalWatch() as signals:
             try:
                 host.raise_noted()  # one that came before the watch; nothing was started
@@ -148,7 +153,8 @@ class SearchLoop:
             one.reported = max(studies.evaluations_of(trial.storage.get_trial(trial._trial_id)), default=0)
             one.pruned_at = trial.user_attrs.get(PRUNED_AT)
             end = self.starter.end_of(self.starter.run_of(one.number), None, None)
-            if end.kind in ("done", "failed") or one.pruned_at is not None:
+            is_over = end.kind == "done" or (end.kind == "failed" and end.code not in MEMORY)
+            if is_over or one.pruned_at is not None:
                 self._report(one)
                 self._tell(one, end)
             else:
@@ -165,19 +171,60 @@ class SearchLoop:
     def _start(self) -> None:
         """Start trials while there is room. Until the first one trains, it is alone: it reads and packs the data that
         the others find packed."""
-        while len(self.running) < (self.parallel if self._is_warm else 1) and (self._waiting or self._may_ask()):
+        while len(self.running) < (self.at_a_time if self._is_warm else 1) and (self._waiting or self._may_ask()):
             if self.starter.is_waiting():
                 return
             if self._waiting:
+                if self._waiting[0].needs_room and self.running:
+                    return
                 one = self._waiting.pop(0)
             else:
                 self._left -= 1
                 one = self._made(studies.asked(self.study, self.job))
             one.asked, one.began_s = 0, time.monotonic()
+            fixed = {**self.fixed}
+            if self.packing is not None:
+                fixed["train.procs"] = self.packing.workers
+                self.packing.trial = one.number if self.packing.trial is None else self.packing.trial
             one.process = self.starter.start(
-                self.starter.run_of(one.number), arguments_of({**self.fixed, **one.values})
+                self.starter.run_of(one.number),
+                arguments_of({**fixed, **one.values}),
+                arguments_of({name: value for name, value in fixed.items() if name == "train.procs"}),
             )
             self.running.append(one)
+
+    # ---- trials at a time
+
+    @property
+    def at_a_time(self) -> int:
+        return self.parallel if self.packing is None else self.packing.trials
+
+    def _begin_packing(self) -> None:
+        """Decide at once where there is too little to measure."""
+        if self.packing is None or self.packing.why:
+            return
+        if self._left + len(self._waiting) < 2 * self.packing.most:
+            self.packing.give_up("there are few trials")
+        elif self._planned is not None and self._planned < EVALUATIONS:
+            self.packing.give_up(f"a trial has {counted(self._planned, 'evaluation')}")
+        self._note_packing()
+
+    def _is_measured(self, one: RunningTrial) -> bool:
+        return self.packing is not None and not self.packing.why and self.packing.trial == one.number
+
+    def _measure(self, at: float) -> None:
+        """Note that the measured trial has begun to train, or has evaluated, at this time."""
+        assert self.packing is not None
+        states = {other.number: read_status(self.starter.run_of(other.number)).state for other in self.running}
+        if self.packing.note(at, sorted(number for number, state in states.items() if state == "running")):
+            self._ask_to_stop(host.TERMINATE, 1)
+        self._note_packing()
+
+    def _note_packing(self) -> None:
+        """Say and keep what has been decided, once."""
+        if self.packing is not None and self.packing.why and PACKING not in self.study.user_attrs:
+            self.study.set_user_attr(PACKING, self.packing.record())
+            self.say(f"parallel: {self.packing.words}")
 
     # ---- while it runs
 
@@ -188,13 +235,21 @@ class SearchLoop:
         if not is_dead:
             if not self._is_warm:
                 self._is_warm = one.reported > 0 or read_status(self.starter.run_of(one.number)).state == "running"
+                if self._is_warm and self._is_measured(one) and not one.reported:
+                    self._measure(time.time())
             return
         self.running.remove(one)
         pid, status = one.process.pid, one.process.close()
         one.process, self._is_warm = None, True
         end = self.starter.end_of(self.starter.run_of(one.number), pid, status)
         if end.kind == "stopped" and one.asked and one.pruned_at is None:
-            return  # paused, with the search: it stays in the study as running
+            if self._stop is None:  # by us, to go on with other workers
+                self._waiting = sorted([*self._waiting, one], key=lambda other: other.number)
+            return  # paused: it stays in the study as running
+        if end.code in MEMORY and self.running and one.pruned_at is None and not one.needs_room:
+            one.needs_room = True
+            self._waiting.insert(0, one)
+            return
         if end.kind == "killed" and one.pruned_at is None:
             before, reported = one.trial.user_attrs.get(KILLS, (0, 0))
             kills = before + 1 if reported == one.reported else 1
@@ -215,7 +270,10 @@ class SearchLoop:
                 continue
             studies.report(one.trial, step, values)
             one.reported = step
-            if may_prune and len(values) == 1 and step != self._planned and one.trial.should_prune():
+            if self._is_measured(one):
+                if not one.asked:  # after that it trains as before for a moment
+                    self._measure(one.evaluations.times[step])
+            elif may_prune and len(values) == 1 and step != self._planned and one.trial.should_prune():
                 one.pruned_at = step
                 one.trial.set_user_attr(PRUNED_AT, step)  # first: if we are killed now, it is not resumed
                 self._signal(one, host.TERMINATE, 1)
@@ -245,6 +303,9 @@ class SearchLoop:
         else:
             one.trial.set_user_attr(FAILED, end.reason or end.kind)
             self.study.tell(one.trial, state=TrialState.FAIL)
+        if self.packing is not None and self._is_measured(one):
+            self.packing.give_up(f"trial {one.number} ended before")
+            self._note_packing()
         self._count_failures(end)
         self._note_time()
         best = studies.best_trial(self.study)
@@ -347,7 +408,9 @@ def parallel_of(job: Job, search: Search, cores: float) -> int:
     procs: Any = (
         max((value for _, value in swept.tested if isinstance(value, int)), default=1) if swept else job.train.procs
     )
-    needs = max(1, 1 if procs == "auto" else procs) * (1 if job.train.threads == "auto" else job.train.threads)
+    needs = (job.supervise.min_workers if procs == "auto" else max(1, procs)) * (
+        1 if job.train.threads == "auto" else job.train.threads
+    )
     return max(1, int(cores) // needs)
 
 
@@ -357,7 +420,8 @@ def fixed_of(job: Job, search: Search, parallel: int, cores: float) -> dict[str,
     fixed = studies.common_fields(job)
     if parallel == 1:
         return fixed
-    share = max(1, int(cores) // parallel)
+    threads = 1 if job.train.threads == "auto" else job.train.threads
+    share = max(job.supervise.min_workers, int(cores) // parallel // threads)
     if job.train.procs == "auto" and "train.procs" not in search.space:
         fixed["train.procs"] = share
     if job.train.threads == "auto" and "train.threads" not in search.space:

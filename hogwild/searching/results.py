@@ -278,6 +278,8 @@ def head_of(search: SearchRun, study: optuna.Study) -> Iterator[str]:
         yield f"  best        {_metrics_in_words(search, best, 5)}, trial {best.number}: {found}"
         if len(study.directions) > 1:
             yield f"  front       {counted(len(front), 'trial')}: {', '.join(str(one.number) for one in front)}"
+    if packing := study.user_attrs.get(studies.PACKING):
+        yield f"  parallel    {packing['words']}"
     if shares := studies.importance(study):
         names = short_names(_space(search))
         yield "  importance  " + ", ".join(
@@ -340,5 +342,6 @@ def as_record(search: SearchRun, study: optuna.Study) -> dict[str, Any]:
         "best": next(iter(front), None),
         "front": front,
         "importance": studies.importance(study),
+        "parallel": study.user_attrs.get(studies.PACKING),
         "trials": trials,
     }

@@ -39,6 +39,7 @@ from hogwild.user_code import build, raised_text, resolve, user_path
 JOURNAL = "study.journal"
 OF_JOB = "hogwild_job"  # attribute of a study: which job it is of
 SPENT_S = "hogwild_spent_s"  # attribute of a study: seconds of all attempts
+PACKING = "hogwild_parallel"  # attribute of a study: how its trials share the cores, and why
 # Attributes of a trial: why it failed; after which evaluation; how often in a row, and after how many evaluations.
 FAILED, PRUNED_AT, KILLS = "failed", "pruned_at", "kills"
 EVALUATION = "evaluation "  # attributes of a trial of several metrics: their values at evaluation N

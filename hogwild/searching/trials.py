@@ -37,14 +37,8 @@ main()
 """
 TAIL = 1 << 16  # bytes of its output that are looked at
 # Errors by the trial's own values; all others are the same whatever the values are.
-BY_VALUES = (
-    "train/diverged",
-    "train/not-finite",
-    "train/no-update",
-    "device/memory",
-    "run/memory-short",
-    "run/shm-full",
-)
+MEMORY = ("device/memory", "run/memory-short", "run/shm-full")
+BY_VALUES = ("train/diverged", "train/not-finite", "train/no-update", *MEMORY)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +67,7 @@ class Evaluations:
 
     file: Path
     metrics: Sequence[str]
+    times: dict[int, float] = field(default_factory=dict)  # evaluation -> seconds since 1970
     _read: int = 0  # bytes
     _count: int = 0
     _last: bytes = b""  # the last line that was read
@@ -98,6 +93,7 @@ class Evaluations:
             record = object_of(line) or {}
             if record.get("kind") == "evaluation":
                 self._count += 1
+                self.times[self._count] = float(record.get("time") or 0.0)
                 values = [record.get(metric) for metric in self.metrics]
                 numbers = [float(value) if isinstance(value, int | float) else float("nan") for value in values]
                 found.append((self._count, numbers))
@@ -124,11 +120,12 @@ class TrialStarter:
         """Return whether the fork server still imports torch; before each start."""
         return self.server is not None and self.server.is_starting(self.environment)
 
-    def start(self, run: Path, changes: Sequence[str]) -> JobProcess:
-        """Start a trial, or resume it if its run has begun. `changes`: its values, as `key=value`. Raises OSError."""
+    def start(self, run: Path, changes: Sequence[str], resumed: Sequence[str] = ()) -> JobProcess:
+        """Start a trial, or resume it if its run has begun. `changes`: its values, as `key=value`; `resumed`: those
+        that a resume changes. Raises OSError."""
         arguments = ["train", "--json", "--no-progress"]
         if (run / RESOLVED).is_file():
-            arguments += ["--resume", str(run)]
+            arguments += ["--resume", str(run), *resumed]
         else:
             shutil.rmtree(run, ignore_errors=True)  # of a process that was killed before it had begun
             arguments += [str(self.job_file), *self.overrides, *changes, "--run-dir", str(run)]

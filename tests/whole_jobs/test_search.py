@@ -16,6 +16,7 @@ import pytest
 from hogwild.cli.main import run as command
 from tests.helpers.jobs import RUN_PY, Ended, Job, start
 from tests.helpers.processes import state_of, wait_for
+from tests.helpers.service import require_two_cores
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(900)]
 
@@ -317,6 +318,106 @@ def test_time_that_is_over_pauses_a_search_which_more_time_continues(tmp_path: P
     check_whole(folder, before + 1, 9)
     wrong = search(folder, "--resume", "found", "search.pruner=none")
     assert wrong.status == 2 and "usage/resume-changes" in wrong.stderr
+
+
+# ---- trials at a time -----------------------------------------------------------------------------------------------
+
+SLOW = """
+import fcntl, os, time, torch
+
+def one_at_a_time(name, delay_s, delay_of_another_s):
+    with open(name, "a+") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        file.seek(0)
+        last, me = file.read(), str(os.getsid(0))  # a trial is a session
+        file.truncate(0)
+        file.write(me)
+        file.flush()
+        time.sleep(delay_s if last in ("", me) else delay_of_another_s)
+
+class Net(torch.nn.Module):
+    def __init__(self, kind):
+        super().__init__()
+        self.layer, self.kind = torch.nn.Linear(64, 10), kind
+
+    def forward(self, x):
+        if self.training and self.kind == "serial":  # two workers of a trial are no quicker than one
+            one_at_a_time(f"lock-{os.getsid(0)}", 0.015, 0.015)
+        elif self.training:  # what another trial has brought into the cache is of no use
+            one_at_a_time("cache", 0.0, 0.05)
+            time.sleep(0.015)
+        return self.layer(x.flatten(1))
+"""
+MEMORY_SHORT = """
+import os, pathlib, time, torch
+from hogwild.errors import MemoryShortError
+
+class Net(torch.nn.Module):
+    def __init__(self, kind):
+        super().__init__()
+        self.layer, self.kind = torch.nn.Linear(64, 10), kind
+        others = {file.read_text() for file in pathlib.Path().glob("alive-*")} - {str(os.getsid(0))}
+        if kind == "large" and any(os.path.exists(f"/proc/{pid}") for pid in others):
+            pathlib.Path("refused").touch()
+            raise MemoryShortError("too little memory", code="run/memory-short")
+        pathlib.Path(f"alive-{os.getsid(0)}").write_text(str(os.getsid(0)))
+
+    def forward(self, x):
+        return self.layer(x.flatten(1))
+"""
+TWO_CORES = """
+import os, sys
+from hogwild import host
+os.sched_setaffinity(0, [core.cpus[0] for core in host.physical_cores(host.affinity())[:2]])
+from hogwild.__main__ import main
+main()
+"""
+
+
+@pytest.mark.parametrize(("kind", "way"), [("serial", "packed"), ("thrashes", "alone")])
+def test_the_way_in_which_trials_share_the_cores_is_measured_and_kept(kind: str, way: str, tmp_path: Path) -> None:
+    require_two_cores()
+    folder = own_job(tmp_path, "[0]", 4)
+    text = (folder / "job.yaml").read_text().replace(", procs: 1", "").replace("epochs: 2", "epochs: 7")
+    text = re.sub("    model.init_args.kind: .*\n", "", text).replace("data:\n", "data:\n  batch_size: 16\n")
+    (folder / "job.yaml").write_text(text.replace("kind: fine", f"kind: {kind}") + "  pruner: none\n")
+    (folder / "own.py").write_text(SLOW)
+    (folder / "two_cores.py").write_text(TWO_CORES)
+
+    def begun(*arguments: str) -> Job:
+        return start(folder, "search", *arguments, python=("two_cores.py",), run_dir=folder / "found")
+
+    job = begun("job.yaml", "--run-dir", "found", "--no-progress")
+    log = folder / "found" / "logs" / "supervisor.log"
+
+    def is_decided() -> bool:
+        assert job.process.poll() is None, job.stderr()
+        return log.exists() and " parallel: " in log.read_text()
+
+    wait_for("a decision", is_decided)
+    interrupt_search(job)
+    assert job.wait().status == 75
+    decided = found(folder)["parallel"]
+    assert decided["way"] == way and "trial 0 was evaluated every " in decided["why"], decided
+    ended = begun("--resume", "found")
+    assert ended.wait().status == 0
+    assert log.read_text().count(" parallel: ") == 1, "a resumed search measures nothing again"
+    answer = check_whole(folder, 4, 7)
+    assert answer["parallel"] == decided and [one["state"] for one in answer["trials"]] == ["complete"] * 4
+    summaries = [json.loads((folder / "found" / "trials" / f"000{n}" / "summary.json").read_text()) for n in range(4)]
+    assert [one["procs"] for one in summaries] == [1 if way == "packed" else 2] * 4
+
+
+def test_a_trial_that_lacks_memory_beside_others_is_started_again_alone(tmp_path: Path) -> None:
+    folder = own_job(tmp_path, "[small, large]", 2)
+    text = (folder / "job.yaml").read_text() + "  sampler: grid\n  parallel: 2\n  pruner: none\n"
+    text = re.sub("    optimizer.init_args.lr: .*\n", "", text).replace("epochs: 2", "epochs: 60")
+    (folder / "job.yaml").write_text(text)
+    (folder / "own.py").write_text(MEMORY_SHORT)
+    ended = search(folder)
+    assert ended.status == 0 and not ended.left_behind, ended.stderr
+    assert [one["state"] for one in check_whole(folder, 2, 60)["trials"]] == ["complete"] * 2
+    assert (folder / "refused").exists()
 
 
 # ---- trials that fail -----------------------------------------------------------------------------------------------
