@@ -12,7 +12,7 @@ from hogwild.cli.arguments import Arguments, DataDir, Json, NewRun, is_job_id, s
 from hogwild.cli.output import aligned, print_answer, print_message, print_result, reading
 from hogwild.config.locate import default_config
 from hogwild.config.of_run import load
-from hogwild.errors import UsageError
+from hogwild.errors import UsageError, did_you_mean
 from hogwild.monitoring.run_status import RUNS, RunStatus
 from hogwild.searching import require_optuna
 
@@ -51,6 +51,10 @@ def search(
     if as_csv or trial is not None:
         word, look = ("--csv", "export") if as_csv else ("--trial", "best")
         raise UsageError(f"{word} belongs to hogwild search {look}", code="usage/contradiction")
+    first = arguments[0] if arguments else ""
+    if first and "=" not in first and not Path(first).suffix and not Path(first).exists():
+        words = f"must be a job file, or one of {', '.join(LOOKS)}{did_you_mean(first, LOOKS)}"
+        raise UsageError(f"hogwild search {first}: {words}", code="usage/bad-value")
     job_file, overrides = split_arguments(arguments)
     from hogwild.searching.attempt import SearchAttempt
     from hogwild.searching.results import as_record, head_of
@@ -79,7 +83,8 @@ def _next(found: "SearchRun", outcome: "SearchOutcome") -> list[str]:
     from hogwild.searching.results import BEST
     from hogwild.searching.trials import REFIT
 
-    lines = [f"  stopped     {outcome.reason}; go on: hogwild search --resume {found.folder}"]
+    more = " search.max_time_s=SECONDS, more than before" if outcome.reason.startswith("max_time_s") else ""
+    lines = [f"  stopped     {outcome.reason}; go on: hogwild search --resume {found.folder}{more}"]
     best = found.folder / BEST
     refit = found.folder / REFIT
     files = [("job file", best, best.is_file()), ("on all data", refit, refit.is_dir())]

@@ -342,10 +342,11 @@ def _refuse_content(folder: Path) -> None:
         }
     if not content:
         return
-    if RESOLVED in content:
+    if RESOLVED in content or SEARCH in content:
         os.close(_lock(folder))  # raises if a job is running there
+        what = "search" if SEARCH in content else "run"
         raise RunDirError(
-            f"{folder} already contains a run: resume it with --resume {folder}, or choose another --run-dir",
+            f"{folder} already contains a {what}: resume it with --resume {folder}, or choose another --run-dir",
             code="run/dir-taken",
         )
     raise RunDirError(

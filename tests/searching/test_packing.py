@@ -43,7 +43,7 @@ def test_an_evaluation_counts_only_while_all_trials_train_and_are_the_same() -> 
 def test_trials_with_quick_evaluations_are_packed_without_a_measurement() -> None:
     packing = Packing(2)
     assert through(packing, (7.0, [0]), (10.0, [0]), (10.9, [0])) == [(False, FIRST), (False, FIRST), (False, PACKED)]
-    assert packing.words == "2 trials at a time, 1 worker each: not measured: an evaluation comes every 0.9 s"
+    assert packing.words == "2 at a time, 1 worker each: not measured: an evaluation comes every 0.9 s"
 
 
 AUTO = "search: {space: {seed: {int: [1, 9]}}}\n"
@@ -62,7 +62,7 @@ def search_of(more: str) -> Search:
         "search: {space: {train.procs: {int: [1, 2]}}}",
         AUTO + "train: {procs: 1}",
         AUTO + "supervise: {min_workers: 2}",
-        AUTO + "data: {train: {class_path: mymodel.Rows}, val: {fraction: 0.1}, lanes: 1}",
+        AUTO + "data: {train: {class_path: mymodel.Rows}, val: {class_path: mymodel.Rows}, lanes: 1}",
     ],
 )
 def test_nothing_is_measured_where_the_job_says_how_many_workers_or_trials(more: str) -> None:

@@ -145,6 +145,8 @@ def test_a_search_is_shown_and_exported(
     assert all(float(row["optimizer.init_args.lr"]) > 0 for row in rows)
     assert command(["search", "best", "found"]) == 0
     assert capsys.readouterr().out == (folder / "found" / "best.yaml").read_text()
+    assert command(["search", "shw", "found"]) == 2
+    assert "shw: must be a job file, or one of show, best, export; did you mean 'show'?" in capsys.readouterr().err
 
 
 # ---- pauses and kills -----------------------------------------------------------------------------------------------
@@ -272,10 +274,12 @@ def test_a_search_in_use_is_not_resumed_and_another_folder_is_no_search(tmp_path
     second = search(folder, "--resume", "found")
     assert second.status == 1 and "is in use by another job" in second.stderr and "run/in-use" in second.stderr
     third = search(folder)  # the same --run-dir
-    assert third.status == 1 and "found" in third.stderr
+    assert third.status == 1 and "found is in use by another job" in third.stderr
     assert search(folder, "--resume", ".").status == 3
     interrupt_search(job)
     assert job.wait().status == 75
+    again = search(folder)
+    assert again.status == 1 and "already contains a search: resume it with --resume" in again.stderr
 
 
 def test_a_running_search_is_a_run_that_is_listed_watched_and_stopped(
@@ -311,6 +315,7 @@ def test_time_that_is_over_pauses_a_search_which_more_time_continues(tmp_path: P
     folder = write_job(tmp_path, epochs=9, trials=500)
     ended = search(folder, "search.max_time_s=6")
     assert ended.status == 75 and "stopped     max_time_s: 6.0 s; go on: hogwild search --resume" in ended.stdout
+    assert "search.max_time_s=SECONDS, more than before" in ended.stdout
     before = len(found(folder)["trials"])
     assert 0 < before < 500
     ended = search(folder, "--resume", "found", f"search.trials={before + 1}", "search.max_time_s=600")
