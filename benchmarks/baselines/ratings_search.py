@@ -11,6 +11,7 @@ penalties in a range around those that suit the program. The whole program is me
 import time
 from collections.abc import Callable
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 from benchmarks.sparse_peers import Found, answer
@@ -118,23 +119,22 @@ def _train(train: str, test: str, epochs: int, threads: int) -> Trial:
 
     import optuna
     import torch
-    from torch.utils.data import TensorDataset
 
     import hogwild
+    from hogwild.data import Ratings
     from hogwild.models import MatrixFactorization
     from hogwild.optimizers import RowWiseAdagrad
 
     os.chdir(tempfile.mkdtemp())
-    parts = [_tensors(file) for file in (train, test)]
-    sets = [TensorDataset(*part) for part in parts]
-    (user, item, rating), _ = parts
-    shape = int(user.max()) + 1, int(item.max()) + 1
+    table, held = (Ratings(Path(part).with_suffix(".csv")) for part in (train, test))  # kept packed beside the runs
+    user, item, rating = _tensors(train)
+    shape = len(user.unique()), len(item.unique())
 
     def run(trial: Any, lr: float, l2: float, factors: int) -> float:
         torch.manual_seed(trial.number)
         model, reports = MatrixFactorization(*shape, factors, mean=float(rating.mean()), l2=l2), _Reports(trial)
         ended = hogwild.train(
-            model, sets[0], torch.nn.MSELoss(), RowWiseAdagrad(model.parameters(), lr=lr), val=sets[1],
+            model, table, torch.nn.MSELoss(), RowWiseAdagrad(model.parameters(), lr=lr), val=held,
             epochs=epochs, batch_size=1024, evaluate={"metrics": ["rmse"], "monitor": "rmse"}, callbacks=[reports],
         )  # fmt: skip
         if reports.is_pruned:
