@@ -731,8 +731,7 @@ class Search(Section):
             words = "must be none, or left out: Optuna prunes no trials of several metrics"
             raise rule(words, "pruner", code="config/contradiction")
         if self.sampler == "grid" and any(one.log or one.uniform for one in self.space.values()):
-            words = "needs choice or int in every field of the space"
-            raise rule(words, "sampler", code="config/contradiction")
+            raise rule("needs choice or int in every field of the space", "sampler", code="config/contradiction")
         return self
 
 

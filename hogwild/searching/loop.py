@@ -234,9 +234,10 @@ class SearchLoop:
         self._report(one, may_prune=not is_dead and self._stop is None)
         if not is_dead:
             if not self._is_warm:
-                self._is_warm = one.reported > 0 or read_status(self.starter.run_of(one.number)).state == "running"
+                found = read_status(self.starter.run_of(one.number))
+                self._is_warm = one.reported > 0 or found.state == "running"
                 if self._is_warm and self._is_measured(one) and not one.reported:
-                    self._measure(time.time())
+                    self._measure(float(found.record["time"]))  # of the clock of its evaluations
             return
         self.running.remove(one)
         pid, status = one.process.pid, one.process.close()

@@ -1,4 +1,4 @@
-"""How trials share the cores: as many at a time as there are cores, of one worker each, or one trial of that many
+"""Cores for trials: as many trials at a time as there are cores, of one worker each, or one trial of that many
 workers. `parallel: auto` measures it on one trial of the search, whose epochs all count. Pure: events in, ways out.
 
     first ──► alone ──► packed          the trial is paused, and resumed with its workers, between two ways

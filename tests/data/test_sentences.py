@@ -71,8 +71,9 @@ def test_records_are_the_words_of_lines_from_any_place_on(
             again = resumed(data, state)
             many: list[Any] = []
             while (part := next_of(again)) is not None:
-                assert again.state_dict() == states[count + len(many) + len(part[0])]
                 many += zip(*part, strict=True)
+                if len(many) == len(part[0]):  # the state may be before or behind a line without a word
+                    assert plain(resumed(data, again.state_dict())) == plain(records)[count + len(many) :]
             assert plain(many) == plain(records)[count:]
 
 

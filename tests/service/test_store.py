@@ -523,4 +523,5 @@ def test_on_a_full_disk_submit_is_refused_and_cancel_works(tmp_path: Path) -> No
         os.unlink(filler)
         service.kill()
         service.start()
-        assert [one["state"] in ("cancelled", "failed") for one in service.client.jobs()] == [True]
+        service.wait_for_state(row["id"], "cancelled", "failed")  # it has yet to look at the dead process
+        assert [one["id"] for one in service.client.jobs()] == [row["id"]]
