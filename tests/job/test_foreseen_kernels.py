@@ -18,7 +18,7 @@ import numba
 
 from hogwild import losses, models, optimizers
 from hogwild.config.load import Job, job_from_mapping
-from hogwild.data import Follow, LibSvm
+from hogwild.data import Follow, LibSvm, text_keys
 from hogwild.feeds.row_reader import InTurn
 from hogwild.job.foreseen_kernels import foreseen
 from hogwild.kernels import compiling, signatures
@@ -178,6 +178,7 @@ def test_the_ids_of_a_stream_get_their_keys_from_the_announced_kernel(given: dic
     arguments = {"path": str(tmp_path / "clicks"), "until": "end", **target, **given}
     data = {"train": {"class_path": "hogwild.data.Follow", "init_args": arguments}}
     assert foreseen(job("mine.Own", {}, data=data)) == (signatures.text_keys(),)
+    text_keys._kernels()  # ready, before its functions are watched
     found = called(signatures.text_keys(), lambda: [*Follow(**arguments)])
     assert found == described(signatures.text_keys())
 
