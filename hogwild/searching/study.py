@@ -139,7 +139,7 @@ def written(job: Job, space: Mapping[str, Range]) -> dict[str, Any]:
 
 def asked(study: Study, job: Job) -> optuna.Trial:
     """Return a new trial. The first one has the values of the job file, where those lie in the space, so that a search
-    finds nothing worse; a grid has them anyway."""
+    begins with the job as it is; a grid has them anyway."""
     search = job.search
     assert search is not None
     if search.sampler != "grid" and not study.get_trials(deepcopy=False) and (values := written(job, search.space)):
