@@ -9,6 +9,7 @@ overhead   what a trial costs beside its training
 memory     two trials at once on 25 million ratings, over one
 kills      of trials and of the search, at any moment; resumed until it has ended"""
 
+import itertools
 import json
 import os
 import signal
@@ -80,7 +81,7 @@ class Effort:
 
 
 FULL = Effort()
-QUICK = Effort(1, 3, 2, 5.0, 1, 2, 3, HUNDRED_THOUSAND)
+QUICK = Effort(1, 3, 2, 20.0, 1, 2, 3, HUNDRED_THOUSAND)
 
 
 # ---- searches ------------------------------------------------------------------------------------------------------
@@ -182,14 +183,13 @@ def likes(effort: Effort) -> list[Row]:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         parts = sparse_data.liked(folder)
-        found: dict[str, list[float]] = {how: [] for how in ("ours", *LIKES)}
         shipped = yaml.safe_load((ROOT / "configs" / "implicit.yaml").read_text())
         shipped["data"] |= _read(parts)
         rates, penalties = likes_search.RANGES["ours"]
         space = {
             "optimizer.init_args.lr": {"log": [*rates]},
             "model.init_args.l2": {"log": [*penalties]},
-            "model.init_args.factors": {"choice": likes_search.FACTORS},
+            "model.init_args.factors": {"choice": FACTORS},
         }
         tuned = shipped | {
             "train": {"epochs": effort.epochs},
@@ -197,41 +197,39 @@ def likes(effort: Effort) -> list[Row]:
             "search": {"space": space, "metric": "ndcg@10", "max_time_s": effort.seconds},
         }
 
+        seeds = {how: itertools.count(1) for how in ("ours", *LIKES)}
+
         def we() -> float:
-            run = folder / f"search-{len(found['ours'])}"
-            _searched(str(_written(run.with_name(f"job-{run.name}"), tuned)), "--run-dir", str(run), _seed("ours"))
+            seed = next(seeds["ours"])
+            run = folder / f"search-{seed}"
+            _searched(str(_written(folder / f"job-{run.name}", tuned)), "--run-dir", str(run), f"seed={seed}")
             shown = _shown(run)
             say(f"ours: NDCG@10 {shown['best']['value']:.4f}, {len(shown['trials'])} trials")
             return float(shown["best"]["value"])
 
         def as_shipped() -> float:
-            run = folder / f"shipped-{len(found['shipped'])}"
-            _, summary = job(
-                "train", str(_written(run.with_name(f"job-{run.name}"), shipped)), _seed("shipped"), run_dir=run
-            )
+            seed = next(seeds["shipped"])
+            run = folder / f"shipped-{seed}"
+            file = _written(folder / f"job-{run.name}", shipped)
+            _, summary = job("train", str(file), f"seed={seed}", run_dir=run)
             return max(value for _, value in curve_of(run, summary, "ndcg@10"))
 
         def they(how: str) -> float:
             peer = sparse_peers.run(
                 "likes_search", threads=2, how=how, train=str(parts.train), test=str(parts.test),
-                seconds=effort.seconds, epochs=effort.epochs, seed=len(found[how]) + 1,
+                seconds=effort.seconds, epochs=effort.epochs, seed=next(seeds[how]),
             )  # fmt: skip
             say(f"{peer.note}: NDCG@10 {peer.quality:.4f}")
             return peer.quality
 
-        def _seed(how: str) -> str:
-            return f"seed={len(found[how]) + 1}"
-
-        ways = {"ours": we, "shipped": as_shipped, **{how: partial(they, how) for how in likes_search.PEERS}}
-        for _ in range(effort.runs):
-            for how, way in ways.items():
-                found[how].append(way())
+        ways = {"shipped": as_shipped, **{how: partial(they, how) for how in likes_search.PEERS}}
+        ours, *others = in_turn(effort.runs, we, *(ways[how] for how in LIKES))
     return [
         figure.row(
-            [a / b for a, b in zip(found["ours"], found[how], strict=True)], median(found[how]),
-            f"ours {median(found['ours']):.4f}; TPE and Hyperband in each; baseline: its NDCG@10",
+            [a / b for a, b in zip(ours, theirs, strict=True)], median(theirs),
+            f"ours {median(ours):.4f}; TPE and Hyperband in each; baseline: its NDCG@10",
         )
-        for how, figure in LIKES.items()
+        for figure, theirs in zip(LIKES.values(), others, strict=True)
     ]  # fmt: skip
 
 

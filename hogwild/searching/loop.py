@@ -108,7 +108,7 @@ class SearchLoop:
         """Search until all trials have ended, the time is over, or a signal comes. Raises RunError for an error that
         every trial has."""
         self._spent_s = float(self.study.user_attrs.get(SPENT_S, 0.0))
-        self._left = studies.most_trials(self.search) - studies.begun(self.study)
+        self._left = studies.most_trials(self.search) - self.count
         self._planned = studies.planned_evaluations(self.job, self.search)
         self._recover()
         self._begin_packing()

@@ -106,13 +106,17 @@ def _category(value: Any) -> Any:
     return flow(value) if isinstance(value, list | dict) else value
 
 
+def _is_same(one: Any, other: Any) -> bool:
+    """Return whether two parameters are one choice: 1 and true are two."""
+    return type(one) is type(other) and one == other
+
+
 def fields_of(space: Mapping[str, Range], params: Mapping[str, Any]) -> dict[str, Any]:
     """Return field -> value, from the parameters of a trial."""
     found = dict(params)
     for field, values in space.items():
         for one in values.choice or () if field in params else ():
-            category = _category(one)
-            if type(category) is type(params[field]) and category == params[field]:
+            if _is_same(_category(one), params[field]):
                 found[field] = one
     return found
 
@@ -126,15 +130,18 @@ def written(job: Job, space: Mapping[str, Range]) -> dict[str, Any]:
         for name in field.split("."):
             value = value.get(name) if isinstance(value, dict) else getattr(value, name, None)
         value = _category(value)
-        kinds = (int,) if isinstance(distribution, IntDistribution) else (int, float)
-        if isinstance(distribution, CategoricalDistribution):
-            is_in = any(type(one) is type(value) and one == value for one in distribution.choices)
-        else:
-            assert isinstance(distribution, IntDistribution | FloatDistribution)
-            is_in = type(value) in kinds and distribution.low <= value <= distribution.high
-        if is_in:
+        if _holds(distribution, value):
             found[field] = value
     return found
+
+
+def _holds(distribution: BaseDistribution, value: Any) -> bool:
+    """Return whether a parameter may have this value."""
+    if isinstance(distribution, CategoricalDistribution):
+        return any(_is_same(one, value) for one in distribution.choices)
+    assert isinstance(distribution, IntDistribution | FloatDistribution)
+    kinds = (int,) if isinstance(distribution, IntDistribution) else (int, float)
+    return type(value) in kinds and distribution.low <= value <= distribution.high
 
 
 def asked(study: Study, job: Job) -> optuna.Trial:
