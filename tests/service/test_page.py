@@ -395,7 +395,8 @@ class Streams:
 
         def is_one() -> bool:
             pages[0].title()  # a call lets events arrive
-            assert len(led := set(self.open.values()) & set(pages)) <= 1, "two tabs have a stream each"
+            led = set(self.open.values()) & set(pages)
+            assert len(led) <= 1, "two tabs have a stream each"
             return len(led) == 1
 
         wait_for("the stream of a tab", is_one)
