@@ -18,7 +18,7 @@ from hogwild.config.of_run import data_folder
 from hogwild.errors import RunDirError, RunError, UsageError
 from hogwild.job.foreseen_kernels import foreseen
 from hogwild.searching.display import TrialLines, display_for
-from hogwild.searching.loop import SearchLoop, SearchOutcome, fixed_of, parallel_of, refit
+from hogwild.searching.loop import SearchLoop, SearchOutcome, fixed_of, most_workers_of, parallel_of, refit
 from hogwild.searching.packing import Packing
 from hogwild.searching.results import (
     BEST,
@@ -166,6 +166,7 @@ class SearchAttempt:
             parallel=parallel,
             fixed=fixed_of(job, search, parallel, cores),
             packing=packing,
+            most_workers=most_workers_of(job, search, cores),
             say=say,
             display=display_for(found, say, log) if shows else TrialLines(found, log),
             after_best=lambda: rundir.write_text(BEST, best_text(found, study)),

@@ -7,8 +7,10 @@ tells how each ended. One process, one thread; it waits for evaluations, ends an
 
 A trial is in the study before its process starts, and is told after its end: whatever is killed in between, the next
 attempt finds it running in the study, and its run directory tells how far it came. Optuna's pruners decide once: a
-trial goes on, or is pruned for good. So a promoted trial just goes on, and no epoch is trained twice."""
+trial goes on, or is pruned for good. So a promoted trial just goes on, and no epoch is trained twice. When no further
+trial begins, it gets the cores that ended ones leave, as further workers, by the request that any running job obeys."""
 
+import contextlib
 import dataclasses
 import math
 import time
@@ -22,7 +24,7 @@ from optuna.trial import TrialState
 
 from hogwild import host
 from hogwild.config.schema import Job, Search
-from hogwild.errors import RunError
+from hogwild.errors import RunDirError, RunError
 from hogwild.formatting import counted, duration
 from hogwild.host import SignalWatch
 from hogwild.monitoring.run_status import read_status
@@ -31,6 +33,7 @@ from hogwild.searching.packing import EVALUATIONS, Packing
 from hogwild.searching.study import FAILED, KILLS, PACKING, PRUNED_AT, SPENT_S
 from hogwild.searching.trials import MEMORY, REFIT, Evaluations, TrialEnd, TrialStarter, arguments_of
 from hogwild.service.attempts import JobProcess
+from hogwild.storage.run_files import write_request
 
 LOOK_S = 0.02  # between two looks at the records of running trials
 START_S = 0.2  # between two questions whether the fork server has imported torch
@@ -50,6 +53,7 @@ class RunningTrial:
     pruned_at: int | None = None
     reported: int = 0
     began_s: float = 0.0
+    workers: int = 0  # that it was told to have; 0: it decides itself
     needs_room: bool = False  # it had too little memory beside others: it is started again when it is alone
 
     @property
@@ -92,6 +96,7 @@ class SearchLoop:
     after_best: Callable[[], object] = lambda: None
     note: Callable[["SearchLoop"], object] = lambda loop: None  # called in each turn
     packing: Packing | None = None  # where it, not `parallel`, says how many trials run
+    most_workers: int = 0  # of a running trial, on all cores; 0: each keeps those that it begins with
     say: Callable[[str], object] = lambda message: None
     running: list[RunningTrial] = field(default_factory=list)
     _waiting: list[RunningTrial] = field(default_factory=list)  # begun in an earlier attempt, killed, or paused
@@ -121,6 +126,7 @@ class SearchLoop:
                         self._look(one)
                     if self._stop is None:
                         self._start()
+                        self._share_out()
                     if not self.running and (self._stop is not None or not (self._waiting or self._may_ask())):
                         break
                     self.display.show(self.study, is_stopping=self.is_stopping)
@@ -182,18 +188,42 @@ class SearchLoop:
                 self._left -= 1
                 one = self._made(studies.asked(self.study, self.job))
             one.asked, one.began_s = 0, time.monotonic()
-            fixed = {**self.fixed}
             if self.packing is not None:
-                fixed["train.procs"] = self.packing.workers
                 self.packing.trial = one.number if self.packing.trial is None else self.packing.trial
+            one.workers = self.workers
+            most = max(one.workers, self.most_workers) if self.most_workers else None
+            room = {"train.procs": one.workers, "train.procs_max": most} if one.workers else {}
             one.process = self.starter.start(
                 self.starter.run_of(one.number),
-                arguments_of({**fixed, **one.values}),
-                arguments_of({name: value for name, value in fixed.items() if name == "train.procs"}),
+                arguments_of({**self.fixed, **room, **one.values}),
+                arguments_of(room),
             )
             self.running.append(one)
 
+    def _share_out(self) -> None:
+        """Give the cores that no further trial will use to those that still run. A trial that refuses more workers
+        goes on as it is."""
+        left = [one for one in self.running if not one.asked and one.workers]
+        is_over = len(self.running) < self.at_a_time and not (self._waiting or self._may_ask())
+        for place, one in enumerate(left):
+            part = (self.most_workers + place) // len(left) if is_over else 0  # the last ones get what is left over
+            wanted, run = max(part, self.workers), self.starter.run_of(one.number)
+            if one.workers != wanted and self._trains(one):
+                one.workers = wanted
+                with contextlib.suppress(RunDirError):
+                    write_request(run, {"ask": "resize", "procs": wanted})
+
+    def _trains(self, one: RunningTrial) -> bool:
+        """Return whether a trial reads requests; before that they are swept."""
+        found = read_status(self.starter.run_of(one.number))
+        return one.process is not None and found.record.get("pid") == one.process.pid and found.state == "running"
+
     # ---- trials at a time
+
+    @property
+    def workers(self) -> int:
+        """Workers of a trial while all run; 0: it decides itself."""
+        return int(self.fixed.get("train.procs", 0)) if self.packing is None else self.packing.workers
 
     @property
     def at_a_time(self) -> int:
@@ -248,7 +278,8 @@ class SearchLoop:
                 self._waiting = sorted([*self._waiting, one], key=lambda other: other.number)
             return  # paused: it stays in the study as running
         if end.code in MEMORY and self.running and one.pruned_at is None and not one.needs_room:
-            one.needs_room = True
+            one.needs_room = not self.most_workers
+            self.most_workers = 0  # memory for further workers was counted, too
             self._waiting.insert(0, one)
             return
         if end.kind == "killed" and one.pruned_at is None:
@@ -413,6 +444,17 @@ def parallel_of(job: Job, search: Search, cores: float) -> int:
         1 if job.train.threads == "auto" else job.train.threads
     )
     return max(1, int(cores) // needs)
+
+
+def most_workers_of(job: Job, search: Search, cores: float) -> int:
+    """Return the most workers that a trial may get on all cores; 0 if not all trials can have other numbers of them
+    while they run."""
+    train, data = job.train, job.data
+    given = {"train.procs", "train.threads", "train.pin", "train.device", "data.lanes", "data.slots"}
+    is_fixed = train.procs != "auto" or train.pin or data.lanes is not None or data.slots != "auto"
+    if is_fixed or given.intersection(search.space) or (train.device != "cpu" and host.gpus()):
+        return 0
+    return max(1, int(cores) // (1 if train.threads == "auto" else train.threads))
 
 
 def fixed_of(job: Job, search: Search, parallel: int, cores: float) -> dict[str, Any]:

@@ -353,6 +353,19 @@ class Net(torch.nn.Module):
             time.sleep(0.015)
         return self.layer(x.flatten(1))
 """
+SLEEPS = """
+import time, torch
+
+class Net(torch.nn.Module):
+    def __init__(self, kind):
+        super().__init__()
+        self.layer, self.delay_s = torch.nn.Linear(64, 10), 0.01 if kind == "slow" else 0.0
+
+    def forward(self, x):
+        if self.training:
+            time.sleep(self.delay_s)
+        return self.layer(x.flatten(1))
+"""
 MEMORY_SHORT = """
 import os, pathlib, time, torch
 from hogwild.errors import MemoryShortError
@@ -411,6 +424,42 @@ def test_the_way_in_which_trials_share_the_cores_is_measured_and_kept(kind: str,
     assert answer["parallel"] == decided and [one["state"] for one in answer["trials"]] == ["complete"] * 4
     summaries = [json.loads((folder / "found" / "trials" / f"000{n}" / "summary.json").read_text()) for n in range(4)]
     assert [one["procs"] for one in summaries] == [1 if way == "packed" else 2] * 4
+
+
+def test_the_last_trial_gets_the_cores_of_ended_ones_without_a_pause_and_after_a_resume(tmp_path: Path) -> None:
+    require_two_cores()
+    folder = own_job(tmp_path, "[slow, quick]", 2)
+    text = re.sub("    optimizer.init_args.lr: .*\n", "", (folder / "job.yaml").read_text()).replace(", procs: 1", "")
+    text = text.replace("epochs: 2", "epochs: 12").replace("data:\n", "data:\n  batch_size: 16\n")
+    (folder / "job.yaml").write_text(text + "  sampler: grid\n  pruner: none\n")
+    (folder / "own.py").write_text(SLEEPS)
+    (folder / "two_cores.py").write_text(TWO_CORES)
+
+    def begun(*arguments: str) -> Job:
+        return start(folder, "search", *arguments, "--no-progress", python=("two_cores.py",), run_dir=folder / "found")
+
+    def requests() -> list[tuple[int, str]]:
+        files = (folder / "found" / "trials").glob("0*/events.jsonl")
+        events = [json.loads(line) for file in files for line in file.read_text().splitlines()]
+        return [(event["procs"], event["answer"]) for event in events if event["event"] == "request"]
+
+    def workers() -> list[int]:
+        """Of all trials that train."""
+        records = [json.loads(file.read_text()) for file in (folder / "found" / "trials").glob("0*/status.json")]
+        return [len(one["workers"]) for one in records if one["state"] == "running"]
+
+    job = begun("job.yaml", "--run-dir", "found")
+    wait_for("two trials of one worker", lambda: workers() == [1, 1])
+    wait_for("a trial of two workers", lambda: workers() == [2])
+    interrupt_search(job)
+    assert job.wait().status == 75 and requests() == [(2, "done")]
+    job = begun("--resume", "found")
+    wait_for("a trial of two workers", lambda: workers() == [2])
+    ended = job.wait()
+    assert ended.status == 0 and not ended.left_behind, ended.stderr
+    assert [one["state"] for one in check_whole(folder, 2, 12)["trials"]] == ["complete"] * 2
+    statuses = [json.loads((folder / "found" / "trials" / f"000{n}" / "status.json").read_text()) for n in range(2)]
+    assert sorted(one["attempt"] for one in statuses) == [1, 2] and requests() == [(2, "done")] * 2
 
 
 def test_a_trial_that_lacks_memory_beside_others_is_started_again_alone(tmp_path: Path) -> None:
