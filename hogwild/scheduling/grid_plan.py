@@ -20,6 +20,7 @@ from typing import ClassVar, TypeAlias
 
 import numpy as np
 
+from hogwild.kernels.pair_order import places_in_order
 from hogwild.kernels.profile import HOT_BYTES
 
 MOST_SIDE = 256  # most blocks of rows, and of columns, for any number of workers
@@ -91,12 +92,12 @@ class Grid:
         rows. If they were of one row, each would wait for what the one before it writes: some 50 cycles, more than the
         arithmetic. (32 factors, SGD: 58 million ratings per second with 1 lane, 97 with 2, 108 with 4.)
 
-        20 million samples take 0.7 s if they are already sorted by row, as ratings are, and 4 s otherwise."""
-        if bool((self.rows[1:] >= self.rows[:-1]).all()):
-            order = np.argsort(self.cells, kind="stable")
-        else:
-            by_row = np.argsort(self.rows, kind="stable")
-            order = by_row[np.argsort(self.cells[by_row], kind="stable")]
+        22.5 million samples take 0.5 s (2 cores, AVX2; sorting places by NumPy: 1.2 s, and 5.8 s if rows are not sorted)."""
+        keys = self.cells.astype(np.int64)
+        if (self.rows[1:] < self.rows[:-1]).any():
+            keys *= int(self.rows.max()) + 1
+            keys += self.rows
+        order = places_in_order(keys, may_overwrite=True)
         for start, stop in pairwise(self.bounds.tolist()):
             order[start:stop] = in_lanes(order[start:stop])
         return order
