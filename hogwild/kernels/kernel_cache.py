@@ -75,8 +75,7 @@ def make_ready(kernels: Kernels) -> str:
 
 def load(kernels: Kernels) -> bool:
     """Load these kernels if the cache has all of them, and compile nothing; return whether they can be called."""
-    cache = KernelCache.of(kernels)
-    if not _compiling().is_ready(kernels) and cache.is_whole():
+    if not _compiling().is_ready(kernels) and (cache := KernelCache.of(kernels)).is_whole():
         cache.load(lambda: _compiling().compile_all(kernels))
     return bool(_compiling().is_ready(kernels))
 

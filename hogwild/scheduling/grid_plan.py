@@ -92,7 +92,8 @@ class Grid:
         rows. If they were of one row, each would wait for what the one before it writes: some 50 cycles, more than the
         arithmetic. (32 factors, SGD: 58 million ratings per second with 1 lane, 97 with 2, 108 with 4.)
 
-        22.5 million samples take 0.5 s (2 cores, AVX2; sorting places by NumPy: 1.2 s, and 5.8 s if rows are not sorted)."""
+        22.5 million samples take 0.5 s on a core with AVX2 (sorting places by NumPy: 1.2 s, or 5.8 s if rows are not
+        sorted)."""
         keys = self.cells.astype(np.int64)
         if (self.rows[1:] < self.rows[:-1]).any():
             keys *= int(self.rows.max()) + 1

@@ -31,7 +31,7 @@ from hogwild.searching.results import (
     whole_data,
 )
 from hogwild.searching.study import PACKING, best_trial, check_classes, is_maximised, metric_of, metrics_of, open_study
-from hogwild.searching.trials import JOB_FILE, REFIT, TrialStarter
+from hogwild.searching.trials import JOB_FILE, REFIT, TrialStarter, arguments_of
 from hogwild.storage.files import Records, explained
 from hogwild.storage.run_directory import RunDir
 from hogwild.user_code import given_data_folders
@@ -205,7 +205,6 @@ class SearchAttempt:
         from hogwild.workers.processes.job_server import JobServer
 
         found, data_dir = self.found, self.found.record["data_dir"]
-        kernels = [one.plain() for one in foreseen(found.job)]
         return TrialStarter(
             folder=found.folder.absolute(),
             job_file=found.job_file,
@@ -213,8 +212,21 @@ class SearchAttempt:
             data_dir=None if data_dir is None else Path(data_dir),
             lock=self.rundir.lock,
             data_folders=[Path(one) for one in found.record.get("data_folders", ())],
-            server=JobServer(json.dumps(kernels) if kernels else ""),
+            server=JobServer(self._kernels()),
         )
+
+    def _kernels(self) -> str:
+        """Return the kernels of trials as JSON, those of each choice in the space, one at a time; "" for none."""
+        found, search = self.found, self.found.job.search
+        assert search is not None
+        jobs = [found.job] + [
+            load_job(found.job_file, [*found.overrides, *arguments_of({key: value})], source_text=found.text)
+            for key, values in search.space.items()
+            if key.partition(".")[0] in ("model", "loss", "optimizer")
+            for value in values.choice or ()
+        ]
+        kernels = dict.fromkeys(json.dumps(one.plain()) for job in jobs for one in foreseen(job))
+        return f"[{', '.join(kernels)}]" if kernels else ""
 
 
 @dataclasses.dataclass(slots=True)
