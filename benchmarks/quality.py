@@ -2,7 +2,8 @@
 files of `HOGWILD_DATA`.
 
     python -m benchmarks.quality                     everything (about an hour on two cores)
-    python -m benchmarks.quality --only imdb a9a     some; the other rows stay as they were
+    python -m benchmarks.quality --only imdb a9a     some; the other rows stay as they were, and the JSON file says of
+                                                     each when and from which commit it was measured
 
 Each job is trained as it is shipped, so with equal samples, by one worker, by two and by four, with five seeds. Asked
 is that the mean of several workers lies within the spread of one worker's seeds. Workers start in turn, and a short job
@@ -21,6 +22,7 @@ from benchmarks import results, sparse_data
 from benchmarks.bench import say
 from benchmarks.commands import ROOT, before_all_were_there
 from benchmarks.row import Row
+from benchmarks.sections import Sheet
 from hogwild import user_code
 from hogwild.config.load import load_job
 from hogwild.job.build import build
@@ -110,12 +112,14 @@ def main(argv: Sequence[str] | None = None) -> None:
     names = [case.name for case in CASES]
     parser.add_argument("--only", nargs="+", default=names, metavar="CASE", choices=names)
     only = parser.parse_args(argv).only
-    described = results.begin()
+    sheet = Sheet(SUITE, results.FOLDER)
     sparse_data.data_folder()  # or the end
     for case in CASES:
         if case.name in only:
+            began = time.monotonic()
             with tempfile.TemporaryDirectory() as folder:
-                results.update(SUITE, case.rows(Path(folder)), described, is_quiet=True)
+                rows = case.rows(Path(folder))
+            sheet.put(case.name, rows, time.monotonic() - began)
     SERVER.close()
 
 
