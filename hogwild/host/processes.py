@@ -290,6 +290,17 @@ def move_family(cores: Iterable[int]) -> None:
                         is_moving = True
 
 
+def why_not_moved(cores: Any) -> str:
+    """Move this process and its descendants as `move_family` does; return why that cannot be, or ""."""
+    if not isinstance(cores, list) or not cores or not all(type(core) is int and core >= 0 for core in cores):
+        return f"cores must be a list of logical CPUs, such as [0, 1], got {cores!r}"
+    try:
+        move_family(cores)
+    except (OSError, OverflowError):
+        return f"cores {cores!r} are not all of this machine, or not open to this job"
+    return ""
+
+
 def cores_of_family(pid: int) -> set[int]:
     """Return the logical CPUs on which a process, its descendants, and any of their threads may run."""
     found: set[int] = set()

@@ -18,8 +18,7 @@ from hogwild.config.of_run import data_folder
 from hogwild.errors import RunDirError, RunError, UsageError
 from hogwild.job.foreseen_kernels import foreseen
 from hogwild.searching.display import TrialLines, display_for
-from hogwild.searching.loop import SearchLoop, SearchOutcome, fixed_of, most_workers_of, parallel_of, refit
-from hogwild.searching.packing import Packing
+from hogwild.searching.loop import SearchLoop, SearchOutcome, refit
 from hogwild.searching.results import (
     BEST,
     MAY_CHANGE,
@@ -30,10 +29,11 @@ from hogwild.searching.results import (
     refit_values,
     whole_data,
 )
-from hogwild.searching.study import PACKING, best_trial, check_classes, is_maximised, metric_of, metrics_of, open_study
+from hogwild.searching.study import best_trial, check_classes, is_maximised, metric_of, metrics_of, open_study
 from hogwild.searching.trials import JOB_FILE, REFIT, TrialStarter, arguments_of
 from hogwild.storage.files import Records, explained
 from hogwild.storage.run_directory import RunDir
+from hogwild.storage.run_files import Requests
 from hogwild.user_code import given_data_folders
 
 WAIT_S = 60.0  # for the trials of a killed search, which write their checkpoints
@@ -151,27 +151,22 @@ class SearchAttempt:
             rundir.logs.mkdir(exist_ok=True)
         starter = self._starter()
         assert starter.server is not None
-        cores = host.usable_cores().usable
-        parallel = parallel_of(job, search, cores)
-        packing = Packing.of(job, search, parallel, study.user_attrs.get(PACKING))
-        say(
-            f"search in {found.folder}: trials {'without end' if search.trials is None else f'up to {search.trials}'}, "
-            f"{packing.words if packing else f'{parallel} at a time'}; Ctrl-C pauses it"
-        )
         loop = SearchLoop(
             job=job,
             search=search,
             study=study,
             starter=starter,
-            parallel=parallel,
-            fixed=fixed_of(job, search, parallel, cores),
-            packing=packing,
-            most_workers=most_workers_of(job, search, cores),
+            obey=CoreRequests(rundir, log).obey,
             say=say,
-            display=display_for(found, say, log) if shows else TrialLines(found, log),
             after_best=lambda: rundir.write_text(BEST, best_text(found, study)),
             note=status.note,
         )
+        loop.count_cores()
+        say(
+            f"search in {found.folder}: trials {'without end' if search.trials is None else f'up to {search.trials}'}, "
+            f"{loop.packing.words if loop.packing else f'{loop.parallel} at a time'}; Ctrl-C pauses it"
+        )
+        loop.display = display_for(found, say, log) if shows else TrialLines(found, log)
         outcome: SearchOutcome | None = None
         try:
             try:
@@ -227,6 +222,31 @@ class SearchAttempt:
         ]
         kernels = dict.fromkeys(json.dumps(one.plain()) for job in jobs for one in foreseen(job))
         return f"[{', '.join(kernels)}]" if kernels else ""
+
+
+class CoreRequests:
+    """Requests to a search, which are answered as those to a job are; it knows one, other cores. All its processes have
+    moved when it answers, in the turn in which it reads the request: how trials share the cores is for later."""
+
+    def __init__(self, rundir: RunDir, log: Callable[[str], object]) -> None:
+        self._rundir, self._log, self._requests = rundir, log, Requests(rundir.requests)
+
+    def obey(self) -> bool:
+        """Answer new requests; return whether the search has moved."""
+        has_moved = False
+        for name, request in self._requests.look(time.monotonic()):
+            asked: dict[str, Any] = {field: request[field] for field in ("procs", "cores") if field in request}
+            if request.get("ask") != "resize" or "cores" not in asked:
+                answer = "a search knows one request: resize, with cores"
+            elif host.binding_variables(os.environ):  # a trial that is starting would take its former cores again
+                answer = "OpenMP binds threads to cores when it is loaded"
+            else:
+                answer = host.why_not_moved(asked["cores"]) or "done"
+            has_moved |= answer == "done"
+            event = {"time": time.time(), "event": "request", "id": name, "ask": request.get("ask")}
+            self._rundir.events.try_append({**event, **asked, "answer": answer})
+            self._log(f"resize to cores {asked.get('cores')}: {answer}")
+        return has_moved
 
 
 @dataclasses.dataclass(slots=True)

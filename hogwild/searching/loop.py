@@ -54,6 +54,7 @@ class RunningTrial:
     reported: int = 0
     began_s: float = 0.0
     workers: int = 0  # that it was told to have; 0: it decides itself
+    most: int = 0  # workers that it can have without a pause
     needs_room: bool = False  # it had too little memory beside others: it is started again when it is alone
 
     @property
@@ -90,13 +91,14 @@ class SearchLoop:
     search: Search
     study: optuna.Study
     starter: TrialStarter
-    parallel: int
-    fixed: Mapping[str, Any]  # fields that all trials have besides their values
+    parallel: int = 1
+    fixed: Mapping[str, Any] = field(default_factory=dict)  # fields that all trials have besides their values
     display: SearchDisplay = field(default_factory=SearchDisplay)
     after_best: Callable[[], object] = lambda: None
     note: Callable[["SearchLoop"], object] = lambda loop: None  # called in each turn
     packing: Packing | None = None  # where it, not `parallel`, says how many trials run
     most_workers: int = 0  # of a running trial, on all cores; 0: each keeps those that it begins with
+    obey: Callable[[], bool] = lambda: False  # answers requests; returns whether this process has other cores now
     say: Callable[[str], object] = lambda message: None
     running: list[RunningTrial] = field(default_factory=list)
     _waiting: list[RunningTrial] = field(default_factory=list)  # begun in an earlier attempt, killed, or paused
@@ -104,6 +106,7 @@ class SearchLoop:
     _stop: SearchOutcome | None = None
     _error: TrialEnd | None = None
     _is_warm: bool = False
+    _may_grow: bool = True  # there is memory for further workers
     _began_s: float = field(default_factory=time.monotonic)
     _spent_s: float = 0.0
     _left: float = 0.0  # trials that may still begin
@@ -122,6 +125,8 @@ class SearchLoop:
                 host.raise_noted()  # one that came before the watch; nothing was started
                 while True:
                     self._obey(signals)
+                    if self.obey() and self._stop is None:
+                        self._move()
                     for one in list(self.running):
                         self._look(one)
                     if self._stop is None:
@@ -190,9 +195,12 @@ class SearchLoop:
             one.asked, one.began_s = 0, time.monotonic()
             if self.packing is not None:
                 self.packing.trial = one.number if self.packing.trial is None else self.packing.trial
-            one.workers = self.workers
-            most = max(one.workers, self.most_workers) if self.most_workers else None
-            room = {"train.procs": one.workers, "train.procs_max": most} if one.workers else {}
+            one.workers = one.most = self.workers
+            room: dict[str, Any] = {}
+            if one.workers:
+                room = {"train.procs": one.workers, "train.procs_max": None}
+                if self.most_workers and self._may_grow:
+                    room["train.procs_max"] = one.most = max(one.workers, self.most_workers)
             one.process = self.starter.start(
                 self.starter.run_of(one.number),
                 arguments_of({**self.fixed, **room, **one.values}),
@@ -201,17 +209,42 @@ class SearchLoop:
             self.running.append(one)
 
     def _share_out(self) -> None:
-        """Give the cores that no further trial will use to those that still run. A trial that refuses more workers
-        goes on as it is."""
-        left = [one for one in self.running if not one.asked and one.workers]
-        is_over = len(self.running) < self.at_a_time and not (self._waiting or self._may_ask())
+        """Ask running trials to have as many workers as is right now. The cores that no further trial will use go to
+        those that still run. A trial that refuses goes on as it is."""
+        left = [one for one in self.running if not one.asked and one.workers and self.workers]
+        is_over = len(self.running) < self.at_a_time and not (self._waiting or self._may_ask()) and self._may_grow
         for place, one in enumerate(left):
             part = (self.most_workers + place) // len(left) if is_over else 0  # the last ones get what is left over
             wanted, run = max(part, self.workers), self.starter.run_of(one.number)
-            if one.workers != wanted and self._trains(one):
+            if one.workers == wanted or not self._trains(one):
+                continue
+            if wanted > one.most:  # the search had fewer cores when it began
+                self._signal(one, host.TERMINATE, 1)
+            else:
                 one.workers = wanted
                 with contextlib.suppress(RunDirError):
                     write_request(run, {"ask": "resize", "procs": wanted})
+
+    def count_cores(self) -> None:
+        """Decide how many trials run at a time, and with how many workers, on the cores that this process has."""
+        job, search, cores = self.job, self.search, host.usable_cores().usable
+        self.parallel = parallel_of(job, search, cores)
+        self.fixed = fixed_of(job, search, self.parallel, cores)
+        self.most_workers = most_workers_of(job, search, cores)
+        measured = None if self.packing is None else self.packing.trial
+        self.packing = Packing.of(job, search, self.parallel, self.study.user_attrs.get(PACKING))
+        if self.packing is not None:
+            self.packing.trial = measured
+
+    def _move(self) -> None:
+        """Go on with other cores, on which all trials run already: those that are too many pause, the last ones
+        first; the others get other workers. A measurement begins again."""
+        self.count_cores()
+        self._begin_packing()
+        measured = None if self.packing is None else self.packing.trial
+        left = [one for one in self.running if not one.asked]
+        for one in sorted(left, key=lambda one: (one.number != measured, one.number))[self.at_a_time :]:
+            self._signal(one, host.TERMINATE, 1)
 
     def _trains(self, one: RunningTrial) -> bool:
         """Return whether a trial reads requests; before that they are swept."""
@@ -223,7 +256,7 @@ class SearchLoop:
     @property
     def workers(self) -> int:
         """Workers of a trial while all run; 0: it decides itself."""
-        return int(self.fixed.get("train.procs", 0)) if self.packing is None else self.packing.workers
+        return self.packing.workers if self.packing else int(self.fixed.get("train.procs", self.most_workers))
 
     @property
     def at_a_time(self) -> int:
@@ -278,8 +311,8 @@ class SearchLoop:
                 self._waiting = sorted([*self._waiting, one], key=lambda other: other.number)
             return  # paused: it stays in the study as running
         if end.code in MEMORY and self.running and one.pruned_at is None and not one.needs_room:
-            one.needs_room = not self.most_workers
-            self.most_workers = 0  # memory for further workers was counted, too
+            one.needs_room = one.most <= one.workers
+            self._may_grow = False  # memory for further workers was counted, too
             self._waiting.insert(0, one)
             return
         if end.kind == "killed" and one.pruned_at is None:
@@ -450,11 +483,12 @@ def most_workers_of(job: Job, search: Search, cores: float) -> int:
     """Return the most workers that a trial may get on all cores; 0 if not all trials can have other numbers of them
     while they run."""
     train, data = job.train, job.data
-    given = {"train.procs", "train.threads", "train.pin", "train.device", "data.lanes", "data.slots"}
+    given = {f"train.{name}" for name in ("procs", "threads", "pin", "device")}
+    given |= {"data.lanes", "data.slots", "supervise.min_workers"}
     is_fixed = train.procs != "auto" or train.pin or data.lanes is not None or data.slots != "auto"
     if is_fixed or given.intersection(search.space) or (train.device != "cpu" and host.gpus()):
         return 0
-    return max(1, int(cores) // (1 if train.threads == "auto" else train.threads))
+    return max(job.supervise.min_workers, int(cores) // (1 if train.threads == "auto" else train.threads))
 
 
 def fixed_of(job: Job, search: Search, parallel: int, cores: float) -> dict[str, Any]:

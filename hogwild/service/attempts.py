@@ -156,7 +156,7 @@ def spawn(
 def _arguments(order: JobOrder, job: JobRecord, folder: JobFolder) -> Sequence[str]:
     fixed = ("search" if order.is_search else "train", "--json", "--no-progress")
     more = ["--data-dir", order.data_dir] if order.data_dir else []
-    if order.elastic is not None and job.procs is not None:
+    if order.elastic is not None and job.procs is not None and not order.is_search:
         most = max(job.procs, order.elastic.procs(order.elastic.most))
         more += [f"train.procs={job.procs}", f"train.procs_max={most}"]
     if is_begun(folder.run):

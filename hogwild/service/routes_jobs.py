@@ -377,19 +377,17 @@ def cores_for(job: Job, machine: Machine) -> int:
 def elastic_of(job: Job, machine: Machine) -> Elastic | None:
     """Return the cores that a job may have while it runs; None if it keeps those that it begins with. Raises UsageError
     if it asks for more than the machine has."""
-    if job.search is not None:
-        if job.queue.elastic is not None:
-            raise UsageError(
-                "queue.elastic: a search keeps the cores that it begins with, as many as resources.cpus; leave it out",
-                code="usage/contradiction",
-            )
-        return None
     is_bound = job.train.pin or job.data.lanes is not None or job.resources.gpus > 0
+    if job.search is not None:
+        given_by_trials = {"train.procs", "train.pin", "data.lanes", "resources.gpus"}.intersection(job.search.space)
+        is_bound = is_bound or bool(given_by_trials) or job.search.parallel != "auto"
     if job.queue.elastic is None and (job.train.procs != "auto" or is_bound):
         return None
     given, cores = job.queue.elastic or ElasticCores(), len(machine.cores)
-    threads = job.train.threads if isinstance(job.train.threads, int) else 1
-    least = max(given.min, job.supervise.min_workers * threads)
+    threads, workers = job.train.threads if isinstance(job.train.threads, int) else 1, job.supervise.min_workers
+    if job.search is not None and isinstance(job.train.procs, int):  # a trial comes or goes
+        threads, workers = min(threads * max(1, job.train.procs), cores), 1
+    least = max(given.min, workers * threads)
     most = given.max if isinstance(given.max, int) else cores
     if least > cores:
         if job.queue.elastic is None:

@@ -3,8 +3,9 @@
 The one thing to know: user code may have written there, and a killed job may have left half of anything. So a file is
 opened through no link and must be a regular file.
 
-Beside them the requests to a live job: a file RUN/requests/ID.json, written aside and renamed. The supervisor looks
-every 100 ms and answers with an event `request` in RUN/events.jsonl (`workers/supervision/answers.py`)."""
+Beside them the requests to a live job: a file RUN/requests/ID.json, written aside and renamed. The supervisor, or the
+process of a search, looks every 100 ms and answers with an event `request` in RUN/events.jsonl
+(`workers/supervision/answers.py`, `searching/attempt.py`)."""
 
 import contextlib
 import json
@@ -23,6 +24,7 @@ from hogwild.storage.run_directory import BEST, LATEST, REQUESTS, RESOLVED, SEAR
 
 SMALL_BYTES = 4 << 20  # of a file that is read whole: manifest, configuration
 MOST_ENTRIES = 1000  # of a folder
+LOOK_S, MOST_BYTES = 0.1, 64 * 1024  # between two looks for requests; of a request
 CHECKPOINTS = "checkpoints"
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
@@ -134,6 +136,25 @@ def write_request(run: Path, request: Mapping[str, Any], name: str = "") -> str:
         file.parent.mkdir(exist_ok=True)
         replace(file, json.dumps(request).encode(), sync=False)
     return name
+
+
+class Requests:
+    """The requests to a run, for the process that answers them. `folder`: RUN/requests, if it is there."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._next_s = 0.0
+
+    def look(self, now: float) -> Iterator[tuple[str, dict[str, Any]]]:
+        """Yield (id, request) of each new request, at most every LOOK_S."""
+        if now >= self._next_s:
+            self._next_s = now + LOOK_S
+            for file in sorted(self._folder.glob("*.json")):
+                with contextlib.suppress(OSError):  # what cannot be read and removed, as a folder, is not answered
+                    # {} is answered as unknown: no JSON object, too long, or a pipe, which would keep the job waiting.
+                    request = object_of(read_regular(file, most=MOST_BYTES)) or {}
+                    file.unlink()
+                    yield file.stem, request
 
 
 def withdraw(run: Path, name: str) -> bool:

@@ -18,7 +18,7 @@ from hogwild.config.schema import Job, Range
 from hogwild.errors import ConflictError, UsageError
 from hogwild.host import Interrupted, signals
 from hogwild.searching import study as studies
-from hogwild.searching.loop import SearchLoop, fixed_of, parallel_of
+from hogwild.searching.loop import SearchLoop, fixed_of, most_workers_of, parallel_of
 from hogwild.searching.results import SearchRun, as_csv, as_record, best_of, ranked, rows_of
 from hogwild.searching.trials import Evaluations, TrialEnd, TrialStarter, arguments_of
 
@@ -222,6 +222,20 @@ def test_trials_at_a_time_have_equal_parts_of_the_cores(
     job = job_with(search, more)
     assert job.search is not None and parallel_of(job, job.search, cores) == parallel
     assert fixed_of(job, job.search, parallel, cores).get("train.procs") == procs
+
+
+@pytest.mark.parametrize(
+    ("more", "most"),
+    [
+        ("train: {device: cpu, threads: 2}", 2),
+        ("train: {device: cpu, procs: 1}", 0),
+        ("train: {device: cpu, pin: true}", 0),
+        ("train: {device: cpu}\nsupervise: {min_workers: 3}", 4),
+    ],
+)
+def test_the_last_trials_get_more_workers_where_their_number_is_left_to_us(more: str, most: int) -> None:
+    job = job_with("{space: {seed: {int: [1, 9]}}}", more)
+    assert job.search is not None and most_workers_of(job, job.search, 4.0) == most
 
 
 def test_a_signal_that_came_before_the_search_watches_for_them_is_not_lost(

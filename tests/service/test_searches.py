@@ -11,16 +11,20 @@ import pytest
 from hogwild.cli.jobs import search_page
 from hogwild.cli.main import run as command
 from hogwild.config.load import load_job
-from hogwild.errors import NotFoundError, UsageError
+from hogwild.errors import NotFoundError
+from hogwild.searching.attempt import CoreRequests
 from hogwild.service.attempts import end_of
 from hogwild.service.folders import JobFolder
 from hogwild.service.routes_jobs import cores_for, elastic_of
 from hogwild.service.schedule import Machine
-from hogwild.service.states import JobRecord
+from hogwild.service.states import Elastic, JobRecord
+from hogwild.storage.run_directory import RunDir
+from hogwild.storage.run_files import answer_to, write_request
 from tests.cli.test_runs import attached
-from tests.helpers.processes import PATIENCE_S, wait_for
-from tests.helpers.service import SMALL, Service
+from tests.helpers.processes import PATIENCE_S, state_of, wait_for
+from tests.helpers.service import SMALL, Service, require_two_cores
 from tests.service.test_api import API, ask
+from tests.service.test_moves import cores_of
 
 OWN = """
 import torch
@@ -84,9 +88,9 @@ def test_a_job_with_a_search_is_searched_on_its_cores_and_has_a_page(
     service: Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     job = write_job(tmp_path / "project")
-    row = service.start().client.submit(job, ["resources.cpus=1"])
+    row = service.start().client.submit(job, ["queue.elastic.max=1"])
     (tmp_path / "project" / "own.py").write_text("raise RuntimeError\n")  # the copy counts
-    assert (row["is_search"], row["cpus"], row["elastic"]) == (True, 1, None)
+    assert (row["is_search"], row["cpus"], row["elastic"]) == (True, 1, {"min": 1, "max": 1})
     ended = service.wait_for_state(row["id"], "succeeded", "failed", "paused")
     assert (ended["state"], ended["reason"], ended["trials"]) == ("succeeded", "3 trials", 3), ended
     run = Path(ended["run_dir"])
@@ -171,6 +175,105 @@ def test_a_search_is_watched_paused_with_its_trials_and_resumed(
     check_whole(run, 300, capsys)
 
 
+# ---- cores that move ------------------------------------------------------------------------------------------------
+
+ELSEWHERE = ("train.procs=1", "train.epochs=100000")  # borrows a core
+
+
+def write_slow_job(folder: Path, epochs: int) -> Path:
+    """A job of which a trial takes 0.3 s for an epoch with one worker."""
+    job = write_job(folder, epochs)
+    sleeps = "        if self.training:\n            time.sleep(0.006)\n        return"
+    (folder / "own.py").write_text(f"import time\n{OWN}".replace("        return", sleeps))
+    return job
+
+
+def training(run: Path) -> list[int]:
+    """Workers of each trial that trains."""
+    records = [json.loads(file.read_text()) for file in sorted(run.glob("trials/0*/status.json"))]
+    return [
+        len(one["workers"]) for one in records if one["state"] == "running" and state_of(one["pid"]) not in (None, "Z")
+    ]
+
+
+def check_cores(service: Service, name: str, cores: set[int]) -> None:
+    """The service has the job on these cores, and the kernel all its processes."""
+
+    def have_moved() -> bool:
+        row = service.client.job(name)
+        return set(row["cores"]) == cores and cores_of(service, row) == cores
+
+    wait_for(f"job {name} on {cores}", have_moved)
+
+
+@pytest.mark.processes
+def test_a_search_lends_a_core_and_gets_it_back_and_each_epoch_is_trained_once(
+    service: Service, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    require_two_cores()
+    row = service.start().client.submit(write_slow_job(tmp_path / "project", 50), ["resources.cpus=2"])
+    run = Path(row["run_dir"])
+    wait_for("two trials", lambda: training(run) == [1, 1])
+    both = set(service.client.job(row["id"])["cores"])
+    other = service.wait_for_state(service.submit(*ELSEWHERE)["id"], "running")
+    borrowed = set(other["cores"])
+    check_cores(service, row["id"], both - borrowed)
+    wait_for("one trial", lambda: training(run) == [1])
+    assert cores_of(service, service.client.job(other["id"])) == borrowed
+    service.client.cancel(other["id"], now=True)
+    wait_for("all cores again", lambda: set(service.client.job(row["id"])["cores"]) >= both)
+    wait_for("two trials", lambda: training(run) == [1, 1])
+    ended = service.wait_for_state(row["id"], "succeeded", "failed", "paused")
+    assert (ended["state"], ended["attempt"]) == ("succeeded", 1) and ended["trials"] == 3, ended
+    check_whole(run, 50, capsys)
+    events = [json.loads(line) for line in (run / "events.jsonl").read_text().splitlines()]
+    assert [(event["event"], event["answer"]) for event in events[:2]] == [("request", "done")] * 2
+    attempts = [json.loads((run / "trials" / f"000{n}" / "status.json").read_text())["attempt"] for n in range(3)]
+    assert sorted(attempts[:2]) == [1, 2], "one trial has paused, the other one has not"
+
+
+@pytest.mark.processes
+def test_a_search_that_is_killed_before_it_answers_keeps_off_the_cores_of_others(
+    service: Service, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A request that it did not read is none of the next attempt's: when that begins the core is another job's."""
+    require_two_cores()
+    row = service.start().client.submit(write_slow_job(tmp_path / "project", 30), ["queue.elastic.max=2"])
+    run = Path(row["run_dir"])
+
+    def unread() -> bool:
+        return any((run / "requests").glob("*.json"))
+
+    def kill_at_a_request(*, lender_of_all: bool) -> None:
+        os.kill(service.client.job(row["id"])["pid"], signal.SIGSTOP)
+        if lender_of_all:
+            ask_for_a_core()
+        else:
+            service.client.cancel(others[-1], now=True)
+        wait_for("a request", unread)
+        if not lender_of_all:
+            ask_for_a_core()
+        os.kill(service.client.job(row["id"])["pid"], signal.SIGKILL)
+
+    def ask_for_a_core() -> None:
+        others.append(service.submit(*ELSEWHERE, "queue.priority=1")["id"])
+
+    others: list[str] = []
+    wait_for("trials", lambda: trials_of(run))
+    both = set(service.client.job(row["id"])["cores"])
+    for lender_of_all in (True, False):
+        kill_at_a_request(lender_of_all=lender_of_all)
+        borrowed = set(service.wait_for_state(others[-1], "running")["cores"])
+        check_cores(service, row["id"], both - borrowed)
+        wait_for("a trial", lambda: training(run) == [1])
+        assert service.client.job(row["id"])["moves"] == 0 and not unread()
+        assert cores_of(service, service.client.job(row["id"])) == both - borrowed
+    service.client.cancel(others[-1], now=True)
+    ended = service.wait_for_state(row["id"], "succeeded", "failed", "paused")
+    assert (ended["state"], ended["attempt"]) == ("succeeded", 3), ended
+    check_whole(run, 30, capsys)
+
+
 # ---- decisions ------------------------------------------------------------------------------------------------------
 
 
@@ -187,10 +290,27 @@ def test_a_search_is_watched_paused_with_its_trials_and_resumed(
 def test_a_search_asks_for_the_cores_of_its_trials(more: list[str], cpus: int) -> None:
     machine = Machine(tuple((number,) for number in range(4)), ())
     job = load_job(None, more, source_text=JOB.replace("EPOCHS", "3"))
-    assert cores_for(job, machine) == cpus and elastic_of(job, machine) is None
-    moved = load_job(None, [*more, "queue.elastic.min=1"], source_text=JOB.replace("EPOCHS", "3"))
-    with pytest.raises(UsageError, match="a search keeps the cores that it begins with"):
-        cores_for(moved, machine)
+    assert cores_for(job, machine) == cpus
+    assert elastic_of(job, machine) == (None if more else Elastic(1, 4)), "where both are left to us"
+    job = load_job(None, [*more, "queue.elastic.min=1"], source_text=JOB.replace("EPOCHS", "3"))
+    needs = job.train.procs if isinstance(job.train.procs, int) else 1
+    assert elastic_of(job, machine) == Elastic(needs, 4, needs), "a trial's cores come and go"
+
+
+def test_a_search_answers_what_it_cannot_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = [{"ask": "stacks"}, {"ask": "resize", "procs": 2}, {"ask": "resize", "cores": [9999]}]
+    with RunDir.create(tmp_path / "run", "tuned") as rundir:
+        requests = CoreRequests(rundir, lambda message: None)
+        for number, request in enumerate(asked):
+            write_request(rundir.path, request, f"{number}")
+        assert not requests.obey()
+        monkeypatch.setenv("OMP_PROC_BIND", "true")
+        write_request(rundir.path, {"ask": "resize", "cores": [0]}, "3")
+        assert not CoreRequests(rundir, lambda message: None).obey()
+        answers = [answer_to(rundir.path, f"{number}", 0) for number in range(4)]
+    said = ["a search knows one request", "a search knows one request", "cores [9999] are not all", "OpenMP binds"]
+    for answer, words in zip(answers, said, strict=True):
+        assert answer is not None and answer["answer"].startswith(words)
 
 
 def test_the_end_of_a_search_is_told_by_its_record_or_by_its_error(tmp_path: Path) -> None:

@@ -12,8 +12,8 @@ import pytest
 
 from hogwild.shared_memory.scoreboard import Command, Control
 from hogwild.storage.run_directory import RunDir
+from hogwild.storage.run_files import LOOK_S, MOST_BYTES, Requests
 from hogwild.workers.session.outcome import Due, Outcome
-from hogwild.workers.supervision.answers import LOOK_S, MOST_BYTES, Requests
 from hogwild.workers.supervision.supervisor import Pauses, PauseStage, Supervisor
 
 GRACE_S = 10.0

@@ -4,44 +4,21 @@ another name and renames. Each gets one event `request`, some at once, some when
 
     {"ask": "resize", "procs": 3}  ->  {"event": "request", "id": ID, "ask": …, "answer": "done", or why not}"""
 
-import contextlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from hogwild import host
 from hogwild.storage.checkpoint_format import checkpoint_name
-from hogwild.storage.files import object_of, read_regular
+from hogwild.storage.run_files import Requests
 from hogwild.workers.processes.fork_server import SERVER
 from hogwild.workers.processes.handle import Handle
 from hogwild.workers.processes.stacks import Blocked, Stacks
 from hogwild.workers.session.session import Session
 
-LOOK_S = 0.1
-MOST_BYTES = 64 * 1024  # of a request
 DONE = "done"
 KNOWN = ("checkpoint", "stacks", "resize", "predictor")
 _CHECKPOINT = {"ask": "checkpoint"}
-
-
-class Requests:
-    """The requests to a run. `folder`: RUN/requests, if it is there."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._next_s = 0.0
-
-    def look(self, now: float) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Yield (id, request) of each new request, at most every LOOK_S."""
-        if now >= self._next_s:
-            self._next_s = now + LOOK_S
-            for file in sorted(self._folder.glob("*.json")):
-                with contextlib.suppress(OSError):  # what cannot be read and removed, as a folder, is not answered
-                    # {} is answered as unknown: no JSON object, too long, or a pipe, which would keep the job waiting.
-                    request = object_of(read_regular(file, most=MOST_BYTES)) or {}
-                    file.unlink()
-                    yield file.stem, request
 
 
 @dataclass(slots=True)
@@ -121,16 +98,10 @@ class RequestAnswers:
 
     def _move(self, cores: Any) -> str:
         """Run on these logical CPUs from now on, the whole job; return why that cannot be, or ""."""
-        if not isinstance(cores, list) or not cores or not all(type(core) is int and core >= 0 for core in cores):
-            return f"cores must be a list of logical CPUs, such as [0, 1], got {cores!r}"
-        if self.session.plan.cores:
-            return "its workers are pinned (train.pin)"
-        try:
-            host.move_family(cores)
-        except (OSError, OverflowError):
-            return f"cores {cores!r} are not all of this machine, or not open to this job"
-        self.session.journal.show_message(f"cores: {', '.join(map(str, cores))}")
-        return ""
+        why_not = "its workers are pinned (train.pin)" if self.session.plan.cores else host.why_not_moved(cores)
+        if not why_not:
+            self.session.journal.show_message(f"cores: {', '.join(map(str, cores))}")
+        return why_not
 
     def _tell(self, name: str, request: Mapping[str, Any], answer: str, **more: Any) -> None:
         asked = {field: request.get(field) for field in ("ask", "procs", "cores") if field in request}

@@ -129,7 +129,7 @@ function Figures({ job, status }) {
     ["best", job.best ? number(job.best.value) : "–", job.best ? `${inWords(job.best.metric)}${job.is_search ? "" : ` at ${number(job.best.updates)}`}` : "no evaluation yet"],
     ["speed", number(job.samples_per_s) || "–", "samples/s"],
     ["updates", number(job.updates) || "–", `${number(job.samples) || 0} samples`],
-    ["cores", job.cores.length ? cores(job) : job.cpus, job.cores.length ? `${count(job.workers ?? 0, "worker")}${job.elastic ? ", elastic" : ""}` : job.state === "queued" ? "wanted" : ""],
+    ["cores", job.cores.length ? cores(job) : job.cpus, job.cores.length ? [job.is_search ? "" : count(job.workers ?? 0, "worker"), job.elastic ? "elastic" : ""].filter(Boolean).join(", ") : job.state === "queued" ? "wanted" : ""],
     ["staleness", status?.stale_p50 === undefined ? "–" : `${status.stale_p50} / ${status.stale_p99}`, "median / 99 %"],
   ];
   return html`
