@@ -358,6 +358,11 @@ class Follower(Iterator[tuple[Any, ...]]):
             self._again = 0
         self._records = zip(*(field[self._given :] for field in self._rows.fields), strict=True)
 
+    def note_given_rows(self) -> None:
+        """Note that all rows given away so far are in the ring, or trained. Raises RunError."""
+        if self._names is not None:
+            self._names.leave_out()
+
     def state_dict(self) -> dict[str, Any]:
         again, given = self._again, self._given
         if self._lines is not None and given:

@@ -3,15 +3,26 @@
     different texts of a block ──► compiled: key and check of each ──► those not seen before: RUN/names.jsonl
                                        '── perhaps another spelling, empty, no numba ──► the rule, text by text
 
-A name is known by its key, and told from another one of that key by its check."""
+A name is known by its key, and told from another one of that key by its check.
 
+Names of ids without a row leave the file, once they may be half of it. Only its writer knows what it has read, and only
+the supervisor which ids have a row:
+
+    writer      all its rows so far are in the ring, or trained ──► request `ids`
+    supervisor  the next checkpoint's pause: a copy of the ring ──► keys in it and in all checkpoints on disk: ID.ids
+    writer      keeps these, and what it has read since the request; the file is replaced whole
+
+So no name is lost of an id that has a row, that may get one, or that a resume or a rollback brings back."""
+
+import contextlib
 import json
 import logging
 import os
 import zlib
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
+from itertools import compress
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +30,18 @@ import numpy as np
 
 from hogwild.data.csv.parse import MISSING_CODE, BreaksRule, Codes, Rule, Words
 from hogwild.data.ids import digest_of, key_of_text
-from hogwild.errors import RunError
+from hogwild.errors import RunDirError, RunError
+from hogwild.feeds.waiting import pause
 from hogwild.kernels import signatures
+from hogwild.storage.files import sync_folder, temporary
 from hogwild.storage.run_directory import ALL_TEXTS, TEXTS
+from hogwild.storage.run_files import answer_file, write_request
 
 NAMES = TEXTS  # in the run directory: [key, name] per line
 UNSURE = -(2**63)  # as `kernels/text_keys.py` says
 FEWEST_CELLS = 1 << 10
+FEWEST_NAMES = 1000  # so many stay without a question
+PART = 1 << 20  # bytes of a file of names that are read at once
 quoted = json.encoder.encode_basestring  # as `json.dumps` does without ensure_ascii, twenty times as fast
 log = logging.getLogger(__name__)
 
@@ -114,31 +130,44 @@ def _read_only(content: Any, dtype: Any) -> np.ndarray:
 
 
 class KnownKeys:
-    """A check for each negative key, in memory: at most 64 bytes per key."""
+    """A check for each negative key, and the block in which it was read last, in memory: at most 96 bytes per key."""
 
     def __init__(self) -> None:
         self._count = 0
-        self._keys, self._checks = np.zeros((2, FEWEST_CELLS), np.int64)  # 0: a free cell
+        self._keys, self._checks, self._blocks = np.zeros((3, FEWEST_CELLS), np.int64)  # key 0: a free cell
 
-    def find(self, keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return (n,) bool: whether it is there; and (n,) int64: its check."""
+    def __len__(self) -> int:
+        return self._count
+
+    def find(self, keys: np.ndarray, block: int = 0) -> tuple[np.ndarray, np.ndarray]:
+        """Return (n,) bool: whether it is there; and (n,) int64: its check. `block`: the one that is being read."""
         cells = self._cells(keys)
-        return self._keys[cells] == keys, self._checks[cells]
+        is_there = self._keys[cells] == keys
+        if block:
+            self._blocks[cells[is_there]] = block
+        return is_there, self._checks[cells]
 
-    def add(self, keys: np.ndarray, checks: np.ndarray) -> None:
+    def add(self, keys: np.ndarray, checks: np.ndarray, blocks: np.ndarray | int = 0) -> None:
         """Add keys that are not there, each once."""
+        rows = np.stack([keys, checks, np.broadcast_to(blocks, keys.shape)])
         self._count += len(keys)
         if 2 * self._count > len(self._keys):
-            used = np.flatnonzero(self._keys)
-            keys, checks = np.append(self._keys[used], keys), np.append(self._checks[used], checks)
-            size = 1 << (2 * self._count).bit_length()
-            self._keys, self._checks = np.zeros((2, size), np.int64)
-        while len(keys):
-            cells = self._cells(keys)
-            self._keys[cells] = keys  # of those that want one cell, one gets it
-            is_in = self._keys[cells] == keys
-            self._checks[cells[is_in]] = checks[is_in]
-            keys, checks = keys[~is_in], checks[~is_in]
+            before = np.stack([self._keys, self._checks, self._blocks])[:, self._keys != 0]
+            rows = np.concatenate([before, rows], axis=1)
+            self._keys, self._checks, self._blocks = np.zeros((3, 1 << (2 * self._count).bit_length()), np.int64)
+        while rows.shape[1]:
+            cells = self._cells(rows[0])
+            self._keys[cells] = rows[0]  # of those that want one cell, one gets it
+            is_in = self._keys[cells] == rows[0]
+            self._checks[cells[is_in]], self._blocks[cells[is_in]] = rows[1:, is_in]
+            rows = rows[:, ~is_in]
+
+    def those(self, wanted: np.ndarray, block: int) -> "KnownKeys":
+        """Return a copy with those among `wanted` (n,), and those that were read in `block` or later."""
+        stays = (self._keys != 0) & ((self._blocks >= block) | np.isin(self._keys, wanted))
+        found = KnownKeys()
+        found.add(self._keys[stays], self._checks[stays], self._blocks[stays])
+        return found
 
     def _cells(self, keys: np.ndarray) -> np.ndarray:
         """Return the cell of each key, or the free one that it would get."""
@@ -163,7 +192,10 @@ class NameFile:
         self._noted = list[tuple[int, str]]()
         self._new = list[str]()
         self._told = set[str]()
-        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
+        self._block = 2  # the one that is read now, or next; 0: read by an earlier writer
+        self._wanted = 0  # names that stayed, the last time
+        self._asked: tuple[str, int] | None = None  # request, and the block of which rows may not have been given yet
+        self._file = self._opened()
         keys, checks = list[int](), list[int]()
         with open(path, "rb") as lines:
             whole = 0
@@ -185,7 +217,7 @@ class NameFile:
     def note_all(self, keys: np.ndarray, checks: np.ndarray, name: Callable[[int], str]) -> None:
         """Keep the names of `keys` (n,) that are new; name(i) is the one of keys[i], and `checks` (n,) are their
         CRC-32. Warns of a name that shares its key with another."""
-        is_known, known = self._known.find(keys)
+        is_known, known = self._known.find(keys, self._block)
         new = np.flatnonzero(~is_known)
         if len(new):
             new = np.sort(new[np.unique(keys[new], return_index=True)[1]])
@@ -193,7 +225,7 @@ class NameFile:
             self._new += [
                 f"[{key}, {quoted(name(at))}]\n" for key, at in zip(keys[new].tolist(), new.tolist(), strict=True)
             ]
-            _, known = self._known.find(keys)
+            _, known = self._known.find(keys, self._block)
         for at in np.flatnonzero(known != checks).tolist():
             if (other := name(at)) not in self._told:
                 self._told.add(other)
@@ -201,7 +233,7 @@ class NameFile:
                 log.warning(words, other, keys[at], self._path.name)
 
     def flush(self) -> None:
-        """Write the new names. Raises RunError."""
+        """Write the new names, at the end of a block. Raises RunError."""
         if self._noted:
             noted, self._noted = self._noted, []
             checks = np.array([_check(name) for _, name in noted], np.int64)
@@ -213,6 +245,37 @@ class NameFile:
         except OSError as error:
             why = f"{self._path}: cannot be written: {error.strerror or error}"
             raise RunError(why, code="run/output-not-written") from error
+        self._block += 1
+
+    def leave_out(self) -> None:
+        """Leave out names of ids without a row, if these may be half of all, once it is known which they are. Call it
+        when all rows that were given away are in the ring, or trained. Raises RunError."""
+        if self._asked is None:
+            if len(self._known) >= max(FEWEST_NAMES, 2 * self._wanted):
+                with contextlib.suppress(RunDirError):  # a full disk: later
+                    self._asked = write_request(self._path.parent, {"ask": "ids"}), self._block - 1
+            return
+        request, block = self._asked
+        answer = answer_file(self._path.parent, request)
+        try:
+            wanted = np.fromfile(answer, np.int64)
+            answer.unlink()
+        except FileNotFoundError:
+            return
+        left, self._asked = self._known.those(wanted, block), None
+        self._wanted = len(left)
+        if len(self._known) < 2 * len(left):
+            return
+        try:
+            keep_names(self._path, left)
+        except OSError as error:
+            log.warning("%s: cannot be rewritten: %s", self._path, error.strerror or error)
+            return
+        before, self._file, self._known = self._file, self._opened(), left
+        os.close(before)
+
+    def _opened(self) -> int:
+        return os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
 
     def __del__(self) -> None:
         if "_file" in self.__dict__:
@@ -232,12 +295,17 @@ def names_of(run: Path) -> dict[int, str]:
     return found
 
 
-def names_left(run: Path, keys: Collection[int]) -> dict[str, str]:
-    """Return the files of names of a run that have others than those of `keys`, by their names, with those alone."""
-    found = {}
-    for path in sorted(run.glob(ALL_TEXTS)):
-        lines = [one for one in path.read_bytes().splitlines(keepends=True) if one.endswith(b"\n")]
-        left = [one for one in lines if json.loads(one)[0] in keys]
-        if len(left) < len(lines):
-            found[path.name] = b"".join(left).decode()
-    return found
+def keep_names(path: Path, known: KnownKeys) -> None:
+    """Leave only the lines of `known` keys in a file of names. It is replaced whole, and read in parts. Raises
+    OSError."""
+    with temporary(path) as aside:
+        with open(path, "rb") as lines, open(aside, "wb") as left:
+            while part := lines.readlines(PART):
+                part = part if part[-1].endswith(b"\n") else part[:-1]
+                keys = np.array([line[1 : line.index(b",")] for line in part], np.bytes_).astype(np.int64)
+                left.writelines(compress(part, known.find(keys)[0]))
+                pause(0)
+            left.flush()
+            os.fsync(left.fileno())
+        aside.replace(path)
+    sync_folder(path.parent)

@@ -220,6 +220,11 @@ class Ring:
         views = self._views[slot, shapes] = tuple(made)
         return views
 
+    def words(self) -> np.ndarray:
+        """Return a copy of all slots' data as int64, in which are all numbers of that type, and others."""
+        words = self.spec.data_bytes // 8
+        return np.stack([self.region.array(np.int64, (words,), self._data(slot)) for slot in range(self.spec.slots)])
+
     # ---- the iterator's states
 
     def write_state(self, slot: int, state: bytes, *, is_after: bool) -> None:

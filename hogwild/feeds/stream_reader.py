@@ -526,6 +526,8 @@ class Filler:
             if not self._next(records):
                 return records, b"", []
         before = records.state()
+        if (note := getattr(records.iterator, "note_given_rows", None)) is not None:
+            note()  # they are in slots, or trained
         return records, before, self._next(records)
 
     def _start_shard(self, epoch: int, shard: int, place: int, state: bytes) -> "_Records":

@@ -130,6 +130,16 @@ def load(path: Path) -> dict[str, Any]:
     return state
 
 
+def tensors_of(path: Path, names: Sequence[str]) -> list[torch.Tensor]:
+    """Return those of a checkpoint's tensors that it has, unverified; of a damaged one none."""
+    try:
+        with safetensors.safe_open(path / MODEL, framework="pt") as file:
+            there = {*file.keys()}
+            return [file.get_tensor(name) for name in names if name in there]
+    except (OSError, safetensors.SafetensorError):
+        return []
+
+
 Answer = TypeVar("Answer")
 
 

@@ -157,6 +157,11 @@ class Requests:
                     yield file.stem, request
 
 
+def answer_file(run: Path, name: str) -> Path:
+    """Return the file for the answer to a request `ids`: int64 keys, in any order."""
+    return run / REQUESTS / f"{name}.ids"
+
+
 def withdraw(run: Path, name: str) -> bool:
     """Take a request back; return False if the job has read it already."""
     try:

@@ -274,7 +274,7 @@ data:
   batch_size: 10
 optimizer: {class_path: torch.optim.Adagrad, init_args: {lr: 0.5, initial_accumulator_value: 0.1}}
 train: {procs: 2}
-checkpoint: {every_s: 0.3}
+checkpoint: {every_s: 0.3, keep: 1}
 """
 
 
@@ -319,6 +319,41 @@ def test_users_who_are_not_seen_any_more_lose_their_rows(tmp_path: Path, start_j
     returned = [int((keys == key_of(name)).nonzero()) + HEAD for name in early[:30]]
     assert (state[returned] < 0.1 + 0.1**2 + 1e-6).all(), "one click each since, of ten in a batch"
     assert (state[HEAD:][keys <= GONE] == torch.tensor(0.1)).all(), "a row that nobody has begins anew"
+
+
+@pytest.mark.parametrize("procs", [0, 2])
+def test_names_of_ids_without_a_row_leave_the_file_of_a_job_that_runs(
+    tmp_path: Path, start_job: Callable[..., Job], procs: int
+) -> None:
+    """Also those that a loader noted before it was killed; of those with a row none does."""
+    pytest.importorskip("pyarrow", reason="tables are parsed by pyarrow: pip install 'hogwild[csv]'")
+    (tmp_path / "expiring.py").write_text(EXPIRING.replace("200", "40").replace("1000", "4000"))
+    (tmp_path / "job.yaml").write_text(PASSING.replace("procs: 2", f"procs: {procs}"))
+    (tmp_path / "clicks.csv").write_text("user,click\n")
+    job = start_job(tmp_path, "job.yaml")
+
+    def expired() -> int:
+        return sum(event["count"] for event in job.events("rows-expired"))
+
+    for number in range(1, 6):
+        bring(tmp_path, ["stays", *(f"{number}-{user}" for user in range(999))], 1)
+        bring(tmp_path, ["stays", "last"], 500)
+        job.wait_for_updates(200 * number)
+        wait_for("expiry", lambda before=number - 1: expired() >= 999 * before)
+        if number == 3 and procs:
+            (loader,) = (event["pid"] for event in job.events("loader-spawn"))
+            os.kill(loader, signal.SIGKILL)
+
+    def is_left_out() -> bool:
+        bring(tmp_path, ["stays", "last"], 10)  # an answer comes with a checkpoint, and is read before a batch
+        return len(names(job.run_dir)) < 2500
+
+    wait_for("names to leave", is_left_out)
+    job.send(signal.SIGINT)
+    ended = job.wait()
+    assert ended.reason == ("stopped", "SIGINT") and ended.events("request")[0]["ask"] == "ids"
+    rows, known = rows_of(ended.tensors(), "users"), names(job.run_dir)
+    assert rows.keys() <= {key_of(name) for name in known} and {"stays", "last"} <= known and "1-1" not in known
 
 
 # ---- ratings that keep coming

@@ -7,7 +7,7 @@ The supervisor's loop never waits: it only begins a checkpoint, and processes wh
 
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -118,10 +118,10 @@ class Saving:
     def is_busy(self) -> bool:
         return self.is_copying or self.writer.is_busy
 
-    def start(self, now: float, rest: Mapping[str, Any]) -> None:
+    def start(self, now: float, rest: Mapping[str, Any], then: Callable[[], None] = lambda: None) -> None:
         """Begin a checkpoint. All workers are parked and booked; `rest`: the contents besides model, optimizer and
-        ledger. Training must stay paused while `is_copying`, and while `is_read_in_place`, if memory is too short for a
-        second copy."""
+        ledger; `then`: further work of the writer, once it is on disk. Training must stay paused while `is_copying`,
+        and while `is_read_in_place`, if memory is too short for a second copy."""
         assert not self.is_busy
         self._wants_best = False
         self.schedule(now)
@@ -135,7 +135,7 @@ class Saving:
         self._is_begun = True
         self.note_saved()
         name, copies = checkpoint_name(queue.updates), Copies(in_place=self._is_in_place)
-        self.pause_task.submit(partial(self._copy, name, copies), partial(self._write, name, copies, state, meta))
+        self.pause_task.submit(partial(self._copy, name, copies), partial(self._write, name, copies, state, meta, then))
 
     def _copy(self, name: str, copies: Copies) -> dict[str, Any] | CheckpointError | None:
         """Copy the parameters, in a thread. None if they are not finite."""
@@ -151,6 +151,7 @@ class Saving:
         copies: Copies,
         state: dict[str, Any],
         meta: dict[str, Any],
+        then: Callable[[], None],
         snapshot: dict[str, Any] | CheckpointError | None,
     ) -> None:
         self._is_begun = False
@@ -164,7 +165,7 @@ class Saving:
         else:
             content, keep, folder = {**snapshot, **state}, self.settings.keep, self.rundir.checkpoints
             work = partial(write_and_prune, folder, name, content, snapshot["model"], meta, keep, copies.discard)
-            self.writer.submit(work, self._record)
+            self.writer.submit(partial(_both, work, then), self._record)
 
     def wait(self, timeout_s: float) -> None:
         """Wait until nothing is copied or written, up to `timeout_s`."""
@@ -208,3 +209,10 @@ class Saving:
             self.best_on_disk = self._best if self.rundir.update_best(self._best) else None
         except RunDirError as error:
             self.journal.show_message(f"warning: {error}")
+
+
+def _both(write: Callable[[], WriteResult], then: Callable[[], None]) -> WriteResult:
+    result = write()
+    if result.error is None:
+        then()
+    return result

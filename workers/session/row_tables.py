@@ -10,14 +10,23 @@ from one word that they may be used (`hogwild/kernels/row_claims.py`). Not in a 
 row is given back only in one, when no batch is between its lookup and its update."""
 
 import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 
-from hogwild.errors import MemoryShortError
+import numpy as np
+
+from hogwild.errors import CheckpointError, MemoryShortError
+from hogwild.feeds.ring import Ring
 from hogwild.host.background_thread import Background
 from hogwild.nn import EXPIRED_AT_ONCE, SHORT, NamedEmbedding, tables_in
 from hogwild.parameters.shared_model import SharedModel
-from hogwild.storage.run_directory import RunDir
+from hogwild.storage.checkpoint import tensors_of
+from hogwild.storage.checkpoint_format import newest_first
+from hogwild.storage.files import explained, replace
+from hogwild.storage.run_directory import ALL_TEXTS, RunDir
+from hogwild.storage.run_files import answer_file
 from hogwild.workers.session.journal import Journal
 
 LOOK_S = 0.1  # between two looks at how full the tables are
@@ -33,6 +42,7 @@ class RowTables:
     journal: Journal
     thread: Background = field(default_factory=lambda: Background("rows"))
     tables: dict[str, NamedEmbedding] = field(init=False)
+    asked: list[str] = field(default_factory=list)  # requests `ids` (hogwild/data/text_keys.py)
     _growing: dict[str, NamedEmbedding] = field(init=False)
     _prepared: tuple[str, int, int] | None = None  # a table, its capacity before and then
     _began_s: float = 0.0
@@ -120,15 +130,41 @@ class RowTables:
             if found.get(path, 0) < EXPIRED_AT_ONCE:
                 self._swept_at[path] = self.tables[path].lookups
 
-    def forget_names(self, rundir: RunDir) -> None:
-        """Leave only names of ids that have a row in the run's files of names, before a loader opens them. Others are
-        noted again when they come again. Raises RunDirError."""
-        if self._swept_at:
-            from hogwild.data.text_keys import names_left  # with its parsers, of which other jobs need none
+    # ---- names
 
-            keys = {key for table in self.tables.values() for key in table.named()[0].tolist()}
-            for file, left in names_left(rundir.path, keys).items():
-                rundir.write_text(file, left, sync=True)
+    def forget_names(self, rundir: RunDir) -> None:
+        """Leave only names of ids that have a row, here or in a checkpoint, in the run's files of names, before a
+        loader opens them. Others are noted again when they come again. Raises RunDirError."""
+        if self._swept_at:
+            from hogwild.data.text_keys import KnownKeys, keep_names  # with its parsers, of which other jobs need none
+
+            known, keys = KnownKeys(), self._keys_with_rows(rundir)
+            known.add(keys, keys)
+            with explained(f"cannot write the names in {rundir.path}"):
+                for file in rundir.path.glob(ALL_TEXTS):
+                    keep_names(file, known)
+
+    def answering(self, rundir: RunDir, ring: Ring | None) -> Callable[[], None]:
+        """Return the work that answers requests `ids` once this pause's checkpoint is on disk, for a thread."""
+        if not self.asked:
+            return lambda: None
+        in_ring = np.zeros(0, np.int64) if ring is None else ring.words()
+        return partial(self._answer, rundir, tuple(self.asked), in_ring)
+
+    def _answer(self, rundir: RunDir, asked: Sequence[str], in_ring: np.ndarray) -> None:
+        with suppress(OSError, CheckpointError):  # then the next checkpoint answers
+            keys = np.union1d(self._keys_with_rows(rundir), in_ring[in_ring < 0])
+            for name in asked:
+                replace(answer_file(rundir.path, name), keys.tobytes(), sync=False)
+                self.asked.remove(name)
+
+    def _keys_with_rows(self, rundir: RunDir) -> np.ndarray:
+        """Return the negative keys that have a row, here or in a checkpoint on disk, each once."""
+        found = np.concatenate([table.in_use()["keys"].numpy() for table in self.tables.values()])
+        for checkpoint in newest_first(rundir.checkpoints):
+            for keys in tensors_of(checkpoint, [f"{path}.keys".lstrip(".") for path in self.tables]):
+                found = np.union1d(found, keys.numpy())
+        return np.unique(found[found < 0])
 
     def close(self) -> None:
         """Wait for what is being prepared: the memory is about to be given up."""

@@ -435,7 +435,8 @@ class Session:
     def start_checkpoint(self, now: float) -> None:
         """Start a checkpoint, see `Saving.start`. All workers are parked and booked, nothing is in flight."""
         self.clock.paused_for.append("checkpoint")
-        self.saving.start(now, self._rest())
+        ring = None if self.streamed is None else self.streamed.ring
+        self.saving.start(now, self._rest(), self.rows.answering(self.rundir, ring))
 
     def _rest(self) -> dict[str, Any]:
         """Return the contents of a checkpoint besides model, optimizer and ledger."""

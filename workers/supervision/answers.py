@@ -1,6 +1,7 @@
 """Requests that come while the job runs, and their answers: a checkpoint now, the stacks of all processes, other
-numbers of workers and other cores, a predictor. A request is a file RUN/requests/ID.json, which its author writes under
-another name and renames. Each gets one event `request`, some at once, some when the work is done.
+numbers of workers and other cores, a predictor, the ids that have a row (`session/row_tables.py`). A request is a file
+RUN/requests/ID.json, which its author writes under another name and renames. Each gets one event `request`, some at
+once, some when the work is done.
 
     {"ask": "resize", "procs": 3}  ->  {"event": "request", "id": ID, "ask": …, "answer": "done", or why not}"""
 
@@ -17,7 +18,7 @@ from hogwild.workers.processes.stacks import Blocked, Stacks
 from hogwild.workers.session.session import Session
 
 DONE = "done"
-KNOWN = ("checkpoint", "stacks", "resize", "predictor")
+KNOWN = ("checkpoint", "stacks", "resize", "predictor", "ids")
 _CHECKPOINT = {"ask": "checkpoint"}
 
 
@@ -53,6 +54,9 @@ class RequestAnswers:
                     self._resize(name, request, resize)
                 case "predictor":
                     self._tell(name, request, predict() or DONE)
+                case "ids" if self.session.rows.tables:  # the next checkpoint brings them
+                    self.session.rows.asked.append(name)
+                    self._tell(name, request, DONE)
                 case _:
                     self._tell(name, request, f"it asks for nothing known; known are {', '.join(KNOWN)}")
         self._tell_saved()
