@@ -658,8 +658,9 @@ def load(
     checkpoint. `model` gets the weights, in place, and is used instead of a new object of the run's class: a run of
     `train` records no arguments of classes, so it needs one unless the class can be built without. `collate`: the
     function that `train` got under this name, if it cannot be imported by its own. With `live`
-    the model is that of the running job at each call, as `hogwild predict --live` has it; only `predict` is of use. See
-    `hogwild.inference.trained_model`. Raises NotFoundError, UsageError, ModelError, CheckpointError, RunError."""
+    the model is that of the running job at each call, as `hogwild predict --live` has it; only `predict` and `similar`
+    are of use. See `hogwild.inference.trained_model`. Raises NotFoundError, UsageError, ModelError, CheckpointError,
+    RunError."""
     from hogwild.config.of_run import checkpoint_of, data_folder, is_of_library, recorded, require_run
     from hogwild.data.locate import set_data_dir
     from hogwild.inference.trained_model import Trained

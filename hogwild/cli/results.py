@@ -40,6 +40,9 @@ if TYPE_CHECKING:
 
 
 Top = Annotated[int | None, typer.Option(min=1, help="Number of results; default: 10, if there are so many.")]
+Live = Annotated[
+    bool, typer.Option("--live", help="With the model of a running job as it is now, not of a checkpoint.")
+]
 Runs = Annotated[
     list[Path], typer.Argument(metavar="RUN...", help="Runs; several are compared on one page.", callback=named_run)
 ]
@@ -137,14 +140,18 @@ def similar(
         ),
     ] = None,
     top: Top = None,
+    is_live: Live = False,
     which: Which = None,
     as_json: Json = False,
 ) -> None:
     """Print the words, items or entities with the nearest vectors, and their cosines."""
-    model = model_of(source, which, None)
-    from hogwild.inference.recommend import TOP, fewer
+    if is_live and which is not None:
+        raise UsageError("--live: no checkpoint answers; leave --which out", code="usage/contradiction")
+    with contextlib.ExitStack() as opened:
+        model = _live(opened, source, None, consistent=False) if is_live else model_of(source, which, None)
+        from hogwild.inference.recommend import TOP, fewer
 
-    found = model.similar(names, minus or (), kind=kind, top=top or TOP)
+        found = model.similar(names, minus or (), kind=kind, top=top or TOP)
     notes = fewer(len(found), "result", top, "there are no others")
     record = {"names": names, "minus": minus or [], "similar": found, "notes": notes}
     print_answer(record, [*notes, *_ranked(found)], as_json)
@@ -216,9 +223,7 @@ def predict(
         bool, typer.Option("--raw", help="The model's outputs as they are, also of one that classifies.")
     ] = False,
     procs: Annotated[int, typer.Option(min=1, help="Number of processes that predict a file.", metavar="N")] = 1,
-    is_live: Annotated[
-        bool, typer.Option("--live", help="With the model of a running job as it is now, not of a checkpoint.")
-    ] = False,
+    is_live: Live = False,
     consistent: Annotated[
         bool, typer.Option("--consistent", help="--live: wait for a pause, when no parameter changes.")
     ] = False,

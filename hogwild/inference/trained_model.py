@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -156,6 +156,8 @@ class Trained:
         entities or users; `kind` says which, if the model has several. Raises UsageError as `vectors_of`, and for an
         unknown name."""
         wanted = [names] if isinstance(names, str) or not isinstance(names, Sequence) else names
+        if (live := getattr(self.model, "similar_live", None)) is not None:  # of a running job
+            return cast("list[tuple[str, float]]", live([*wanted], [*minus], kind, top))
         vectors = self.vectors_of(kind)
         known = IdRows(vectors.names) if vectors.kind != "words" else None
         plus, less = (

@@ -4,6 +4,7 @@
     request  {"do": "predict", "form": "tensors", "inputs": [[dtype, shape], …], "consistent": false}   their bytes
              "nesting": …, if inputs are nested, as torch writes a TreeSpec
              {"do": "predict", "form": "json", "consistent": false}     {"inputs": […], "dtypes": […]} or {"text": …}
+             {"do": "similar"}       {"names": […], "minus": […], "kind": …, "top": …} -> [[name, cosine], …]
              {"do": "describe"}                                         -> {"inputs": names of the model's inputs}
     answer   {"updates": …, "output": [dtype, shape]} and its bytes, or of several tensors "outputs": [[name, dtype,
              shape], …] and theirs, or JSON; {"error", "kind", "code"} if refused

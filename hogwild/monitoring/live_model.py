@@ -1,7 +1,8 @@
-"""The model of a running job, for `hogwild predict --live`: a module whose forward is a call to the job's predictor;
-and tensors as both sides of a call write and read them."""
+"""The model of a running job, for `hogwild predict --live` and `similar --live`: a module whose forward is a call to
+the job's predictor; and tensors as both sides of a call write and read them."""
 
 import inspect
+import json
 import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -54,6 +55,15 @@ class LiveModel(nn.Module):
         parameters = [inspect.Parameter(name, kind) for name in names["inputs"]]
         forward.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
         self.forward = forward
+        self._calls = calls
+
+    def similar_live(
+        self, names: Sequence[Any], minus: Sequence[Any], kind: str | None, top: int
+    ) -> list[tuple[str, float]]:
+        """Return what `Trained.similar` returns in the predictor."""
+        asked = {"names": names, "minus": minus, "kind": kind, "top": top}
+        _, answer = self._calls.call({"do": "similar"}, json.dumps(asked, default=str).encode())
+        return [(name, cosine) for name, cosine in json.loads(answer)]
 
 
 def described(tensor: Tensor) -> list[Any]:

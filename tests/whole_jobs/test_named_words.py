@@ -3,6 +3,7 @@ and what is done with their words afterwards."""
 
 import os
 import signal
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,8 @@ import hogwild
 from hogwild.cli import main
 from hogwild.errors import UsageError
 from hogwild.inference.word_vectors import WordVectors
-from tests.helpers.jobs import Ended, start
+from tests.helpers.jobs import Ended, Job, start
+from tests.helpers.predicting import Say
 
 pytest.importorskip("numba", reason="needs numba: pip install 'hogwild[sparse]'")
 pytest.importorskip("pyarrow", reason="words are found by pyarrow: pip install 'hogwild[csv]'")
@@ -107,6 +109,25 @@ def test_the_next_run_takes_words_along_into_a_larger_table(followed: Ended) -> 
     old, new = (hogwild.load(run.run_dir).vectors for run in (followed, ended))
     assert {*new.names} == {*old.names, "new"} and new.names[:2] in (["new", "sea-1"], ["sea-1", "new"])
     assert all(np.array_equal(old[name], new[name]) for name in old.names)
+
+
+def test_words_that_came_since_the_job_began_are_told_by_the_running_model(
+    tmp_path: Path, start_job: Callable[..., Job], say: Say
+) -> None:
+    (tmp_path / "job.yaml").write_text(JOB.replace("CBOW", "false"))
+    append(tmp_path / "texts", ["sea", "sky"], 400)
+    job = start_job(tmp_path, "job.yaml", "checkpoint.every_s=null")
+    job.wait_for_updates(20)
+    append(tmp_path / "texts", ["sea", "sky", "war"], 6000)
+    job.wait_for_updates(320)
+    status, lines, said = say("similar", job.run_dir, "war-1", "--live", "--top", 5)
+    assert status == 0 and len(lines) == 5 and all("  war-" in line for line in lines), said
+    live = hogwild.load(job.run_dir, live=True)
+    assert live.similar(["war-1", "war-2"], ["sea-1"], top=1)[0][0].startswith("war-")
+    with pytest.raises(UsageError, match="'old-1' is not among the 36 words"):
+        live.similar("old-1")
+    assert say("similar", job.run_dir, "war-1", "--live", "--which", "best")[0] == UsageError.exit_status
+    assert not job.events("checkpoint")
 
 
 def test_standard_input_is_texts_too(tmp_path: Path) -> None:

@@ -332,7 +332,13 @@ class PredictorLoop(Loop):
                 if (found := object_of(bytes(content))) is None:
                     raise UsageError("the call's content is no JSON object", code="predict/bad-message")
                 return {}, json.dumps(self._columns(found)).encode()
-        raise UsageError(f"a call must do describe or predict, got {header!r:.200}", code="predict/bad-message")
+            case "similar", _:
+                asked = object_of(bytes(content)) or {}
+                names, minus = asked.get("names") or [], asked.get("minus") or []
+                near = self._trained.similar(names, minus, kind=asked.get("kind"), top=asked.get("top", 10))
+                return {}, json.dumps(near).encode()
+        words = f"a call must do describe, predict or similar, got {header!r:.200}"
+        raise UsageError(words, code="predict/bad-message")
 
     # ---- rows as JSON
 
