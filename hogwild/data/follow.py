@@ -26,6 +26,7 @@ from hogwild.data.csv.parse import (
     MISSING_CODE,
     Column,
     ColumnNames,
+    CsvLayout,
     CsvTable,
     Words,
     layout,
@@ -172,7 +173,8 @@ class Follow(TextRecords):
         missing: fail, drop (leave the row out), or a number for missing inputs. A target or an id is never filled in.
         target_type: float, or class: whole numbers from 0 on.
         weight: column of the weights of rows.
-        text: true: each line is a text; or the key of the texts in JSON objects. For `NamedSkipGram`.
+        text: true: each line is a text; or the column of the texts in a CSV file, their key in JSON objects. For
+            `NamedSkipGram`.
         longest: words of a record of texts.
         until: "stop": follow the file until the job is stopped; "end": stop at the end of the file.
         on_gap: fail, or go_on with a warning where lines may be missing: the file was truncated, overwritten, removed
@@ -239,7 +241,7 @@ class Follow(TextRecords):
 def _check_text(who: str, text: Any, longest: Any, further: Sequence[Any]) -> None:
     """Raise UsageError for arguments that texts cannot have."""
     if text is not True and not (isinstance(text, str) and text):
-        raise bad_argument(f"{who}: text must be true, or the key of the texts in JSON objects, got {text!r}")
+        raise bad_argument(f"{who}: text must be true, or a column or key of the texts, got {text!r}")
     if further:
         raise bad_argument(f"{who}: column {further[0]!r} is named, but records of texts have words alone")
     if type(longest) is not int or longest < 1:
@@ -389,14 +391,15 @@ def reader_of(
     of: TextRecords, beginning: bytes, names: "NameFile | None"
 ) -> "TableReader | LibSvmReader | SentenceReader":
     """Return the reader for a file with this beginning. Raises UsageError."""
-    if of.text is not None:
+    is_json = beginning.removeprefix(MARK).lstrip().startswith(b"{")
+    if of.text is True or (of.text is not None and is_json):
         return SentenceReader(of, names)
     if of.target is None:
         return LibSvmReader(of)
-    if beginning.removeprefix(MARK).lstrip().startswith(b"{"):
+    if is_json:
         return JsonReader(of, names)
     require("pyarrow.csv", "hogwild.data.Follow of a CSV file", "pyarrow", "csv")
-    return TableReader(of, names)
+    return TableReader(of, names) if of.text is None else TextColumnReader(of, names)
 
 
 # ---- readers: from lines to rows ------------------------------------------------------------------------------------
@@ -617,6 +620,19 @@ class TableReader(LinesReader):
         return [np.ascontiguousarray(field) for field in fields], ends[places], places + 1
 
 
+class TextColumnReader(TableReader):
+    """Words of the texts in a column of a CSV file. An empty value is a text without a word."""
+
+    def _table_of(self, names: Sequence[str], kind: type[CsvTable]) -> CsvTable:
+        of = self.of
+        place = ColumnNames(of.who, tuple(names), of.has_header).place("text", of.text)
+        plan = CsvLayout(tuple(names), (), (), (), (), None, is_class=False, ids=place)
+        return kind(of.path, plan, of.form, refuse_missing=False)
+
+    def _finished(self, records: Any, ends: np.ndarray, places: np.ndarray, line: int) -> ParsedLines:
+        return _words_of(records.ids, self.of.longest, self._names, ends, places)
+
+
 class JsonTable(CsvTable):
     """Parses JSON objects, given with the number of the line of each, by the rules of a table."""
 
@@ -700,19 +716,18 @@ class SentenceReader(LinesReader):
     def parsed(self, content: bytes, line: int) -> ParsedLines:
         self._refuse_zeros(content, line)
         ends = _ends_of(content)
-        texts, places = unmarked(content), np.arange(len(ends))
         if self.of.text is not True:
             texts, places = self._of_objects(content, line)
+            return _words_of(texts, self.of.longest, self._names, ends, np.array(places, np.int64))
+        lines = unmarked(content)
         try:
-            words, lines = sentences_in(texts, self.of.longest, self._names)
+            return _records_of(lines, self.of.longest, self._names, ends, np.arange(len(ends)))
         except UnicodeDecodeError as error:
-            where = f"{self.of.path}: line {line + 1 + texts.count(LF.to_bytes(), 0, error.start):,}"
-            raise not_text(where, texts[error.start : error.end], None) from None
-        of_rows = places[lines]
-        return [words, np.ones(len(words), np.float32)], ends[of_rows], of_rows + 1
+            where = f"{self.of.path}: line {line + 1 + lines.count(LF.to_bytes(), 0, error.start):,}"
+            raise not_text(where, lines[error.start : error.end], None) from None
 
-    def _of_objects(self, content: bytes, line: int) -> tuple[bytes, np.ndarray]:
-        """Return the texts of JSON objects, a line each, and the number of the line of each object."""
+    def _of_objects(self, content: bytes, line: int) -> tuple[list[str], list[int]]:
+        """Return the texts of JSON objects, and the number of the line of each."""
         key, texts, places = str(self.of.text), list[str](), list[int]()
         for found, place in zip(*_objects_in(self.of.path, content, line), strict=True):
             where, text = f"{self.of.path}: line {line + 1 + place:,}: {key!r}", found.get(key)
@@ -724,9 +739,26 @@ class SentenceReader(LinesReader):
             if not isinstance(text, str) or not _is_text(text):
                 words = "is no text" if isinstance(text, str) else f"is a {type(text).__name__}, not a text"
                 raise DataError(f"{where}: {words}: {str(text)[:60]!r}", code="data/bad-line")
-            texts.append(text.replace("\n", " "))
+            texts.append(text)
             places.append(place)
-        return "".join(f"{text}\n" for text in texts).encode(), np.array(places, np.int64)
+        return texts, places
+
+
+def _words_of(
+    texts: Sequence[str], longest: int, names: "NameFile | None", ends: np.ndarray, places: np.ndarray
+) -> ParsedLines:
+    """Return the records of texts, whose lines have the numbers `places` (n,)."""
+    content = "".join(text.replace("\n", " ") + "\n" for text in texts).encode()
+    return _records_of(content, longest, names, ends, places)
+
+
+def _records_of(
+    texts: bytes, longest: int, names: "NameFile | None", ends: np.ndarray, places: np.ndarray
+) -> ParsedLines:
+    """Return the records of texts, a line each. Raises UnicodeDecodeError."""
+    words, lines = sentences_in(texts, longest, names)
+    of_rows = places[lines]
+    return [words, np.ones(len(words), np.float32)], ends[of_rows], of_rows + 1
 
 
 class LibSvmReader(LinesReader):

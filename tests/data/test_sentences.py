@@ -1,5 +1,7 @@
 """Words of followed texts: as Python splits them, from any place on, also within a long line; and what is refused."""
 
+import csv
+import io
 import json
 import tempfile
 from pathlib import Path
@@ -137,8 +139,8 @@ def test_a_bad_text_is_an_error_with_its_line_or_left_out(
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ({"text": ""}, "text must be true, or the key"),
-        ({"text": False}, "text must be true, or the key"),
+        ({"text": ""}, "text must be true, or a column or key"),
+        ({"text": False}, "text must be true, or a column or key"),
         ({"text": True, "target": "clicked"}, "column 'clicked' is named, but"),
         ({"text": True, "ids": ["user"]}, "column 'user' is named, but"),
         ({"text": True, "weight": "w"}, "column 'w' is named, but"),
@@ -148,3 +150,44 @@ def test_a_bad_text_is_an_error_with_its_line_or_left_out(
 def test_wrong_arguments_are_told(arguments: Any, words: str, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=words):
         Follow(file_of(tmp_path, "a b\n"), **arguments)
+
+
+ROWS = [("1", "a b"), ("2", ""), ("3", 'say "a", b'), ("4", "  c\td  "), ("5", "a, ü"), ("6", "a b c a b")]
+
+
+@pytest.mark.parametrize("sign", [",", "\t", ";"])
+@pytest.mark.parametrize("head", [b"", b"\xef\xbb\xbf"])
+def test_a_column_of_texts_has_the_words_of_texts_alone(tmp_path: Path, sign: str, head: bytes) -> None:
+    written = io.StringIO()
+    csv.writer(written, delimiter=sign).writerows([("number", "text"), *ROWS])
+    path = file_of(tmp_path, head + written.getvalue().encode())
+    data = Follow(path, text="text", longest=3, delimiter=sign, until="end")
+    data.run_dir_of_job = str(tmp_path)
+    records, states, reader = [], [], iter(data)
+    while True:
+        states.append(reader.state_dict())
+        if (record := next(reader, None)) is None:
+            break
+        records.append(record)
+    assert plain(records) == wanted([text.split() for _, text in ROWS], 3)
+    assert names_of(tmp_path)[key_of_text("ü")] == "ü"
+    for count, state in enumerate(states):
+        assert plain(resumed(data, state)) == plain(records)[count:]
+
+
+BAD_COLUMNS: dict[str, tuple[bytes, str]] = {
+    "no such column": (b"number,title\n1,a\n", "text: there is no column 'text'"),
+    "too many values": (b"number,text\n1,a\n2,a, b\n", "line 3: has 3 values, 2 were expected"),
+    "a quote is left open": (b'number,text\n1,"a\n2,b\n', "line 2: "),
+    "not UTF-8": (b"number,text\n1,a\n2,\xff\n", "line 3: column 'text': "),
+    "zero": (b"number,text\n1,a\0\n", "line 2: has a zero byte"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_COLUMNS)
+def test_a_bad_file_with_a_column_of_texts_is_an_error_with_file_and_line(name: str, tmp_path: Path) -> None:
+    content, words = BAD_COLUMNS[name]
+    path = file_of(tmp_path, content)
+    with pytest.raises((DataError, UsageError)) as error:
+        [*Follow(path, text="text", until="end")]
+    assert words in str(error.value) and str(path) in str(error.value)
