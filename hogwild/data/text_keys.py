@@ -308,4 +308,5 @@ def keep_names(path: Path, known: KnownKeys) -> None:
             left.flush()
             os.fsync(left.fileno())
         aside.replace(path)
-    sync_folder(path.parent)
+    with contextlib.suppress(OSError):  # it is replaced, which its writer must know
+        sync_folder(path.parent)
