@@ -11,7 +11,7 @@ import pytest
 
 import hogwild
 from hogwild.cli import main
-from hogwild.errors import UsageError
+from hogwild.errors import RunEndedError, UsageError
 from hogwild.inference.word_vectors import WordVectors
 from tests.helpers.jobs import Ended, Job, start
 from tests.helpers.predicting import Say
@@ -128,6 +128,10 @@ def test_words_that_came_since_the_job_began_are_told_by_the_running_model(
         live.similar("old-1")
     assert say("similar", job.run_dir, "war-1", "--live", "--which", "best")[0] == UsageError.exit_status
     assert not job.events("checkpoint")
+    job.send(signal.SIGINT)
+    job.wait()
+    with pytest.raises(RunEndedError):
+        live.similar("war-1")
 
 
 def test_standard_input_is_texts_too(tmp_path: Path) -> None:
