@@ -25,12 +25,11 @@ from hogwild.errors import ModelError, RunError
 from hogwild.feeds.packed import Packed, columns_of, kinds_of
 from hogwild.job.identity import identity_of
 from hogwild.job.source import Source
-from hogwild.kernels.pair_order import places_in_order
 from hogwild.storage.run_directory import KNOWN
 
 SMALL = 1 << 16  # names that uint16 can number
 LARGEST = 1 << 62  # a row's key, and one more bit
-MOST = 1 << 27  # rows of a run: their order takes some 40 bytes each, for a moment
+MOST = 1 << 27  # rows of a run: their order takes some 30 bytes each, for a moment
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,17 +58,29 @@ class NamedRows:
         """Return the rows (N, k), in any order and perhaps repeated; a repeated one is held out if it is everywhere."""
         own = {kind: names[kind] for kind in dict.fromkeys(kinds)}
         widths = [max(1, len(own[kind])) for kind in kinds]
+        if len(rows) and (rows.min() < 0 or (rows.max(axis=0) >= widths).any()):
+            raise ValueError("a number that no name has")
+        every = None
         if math.prod(widths) < LARGEST:
-            keys = np.ravel_multi_index(tuple(rows.T), widths)
+            keys = rows[:, 0].astype(np.int64)
+            for width, column in zip(widths[1:], rows.T[1:], strict=True):
+                keys *= width
+                keys += column
         else:
-            keys = np.unique(rows, axis=0, return_inverse=True)[1].reshape(-1)
-        keys = keys * 2 + (0 if held_out is None else held_out)
-        order = places_in_order(keys)
-        is_first = np.diff(keys[order] >> 1, prepend=-1) != 0
-        chosen = order[is_first]
-        held = np.zeros(len(chosen), np.bool_) if held_out is None else held_out[chosen]
+            every, keys = np.unique(rows, axis=0, return_inverse=True)
+            keys = keys.reshape(-1).astype(np.int64)
+        keys *= 2
+        if held_out is not None:
+            keys += held_out
+        keys.sort()
+        is_first = np.ones(len(keys), np.bool_)
+        np.greater(keys[1:] ^ keys[:-1], 1, out=is_first[1:])  # they differ in more than the last bit
+        keys = keys[is_first]
+        held = (keys & 1).astype(np.bool_)
+        keys >>= 1
+        kept = _unravelled(keys, widths) if every is None else every[keys].astype(np.int32)
         given = {kind: len(values) for kind, values in own.items()} if sizes is None else sizes
-        return cls(tuple(kinds), own, dict(given), rows[chosen].astype(np.int32), held, lacking)
+        return cls(tuple(kinds), own, dict(given), kept, held, lacking)
 
     @classmethod
     def of_data(cls, train: Source, val: Source | None, names: Mapping[str, Any] | None) -> "NamedRows | None":
@@ -79,7 +90,9 @@ class NamedRows:
         if train.packed is None or not parts or names is None or sum(len(rows) for _, rows in parts) > MOST:
             return None
         is_held = np.repeat([part is not train for part, _ in parts], [len(rows) for _, rows in parts])
-        return cls.of(kinds_of(train.packed), names["names"], np.concatenate([rows for _, rows in parts]), is_held)
+        rows = np.concatenate([rows for _, rows in parts])
+        del parts  # as large as `rows`
+        return cls.of(kinds_of(train.packed), names["names"], rows, is_held)
 
     def joined(self, other: "NamedRows") -> "NamedRows":
         """Return these rows and those of `other`, by name; names that are not known here get numbers behind the
@@ -153,6 +166,15 @@ class NamedRows:
         if kept is None:
             raise ModelError(f"{file}: does not belong to the names beside it: it has others", code="model/init-names")
         return kept
+
+
+def _unravelled(keys: np.ndarray, widths: Sequence[int]) -> np.ndarray:
+    """Return the rows (N, k) int32 of these keys, which are used up."""
+    rows = np.empty((len(keys), len(widths)), np.int32)
+    for place in reversed(range(len(widths))):
+        np.remainder(keys, widths[place], out=rows[:, place], casting="unsafe")
+        keys //= widths[place]
+    return rows
 
 
 def _parts(source: Source) -> Iterator[tuple[Source, np.ndarray]]:
