@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from hogwild.errors import HogwildError
+from hogwild.job import known_rows
 from hogwild.job.known_rows import NamedRows
 from hogwild.storage.run_directory import KNOWN
 
@@ -30,10 +31,12 @@ def named(known: NamedRows) -> Named:
     return dict(zip(map(tuple, rows), known.held_out.tolist(), strict=True))
 
 
+@pytest.mark.parametrize("largest", [known_rows.LARGEST, 100])
 @pytest.mark.parametrize("kinds", [PAIRS, ("entities", "relations", "entities")])
 def test_rows_of_many_runs_are_those_of_plain_sets_also_where_names_go_and_come_again(
-    kinds: tuple[str, ...], tmp_path: Path
+    kinds: tuple[str, ...], largest: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(known_rows, "LARGEST", largest)  # beyond it a row's key is its place among all rows
     rng = random.Random(len(kinds))
     every = [*ODD, *range(30)]
     for life in range(15):
