@@ -388,13 +388,12 @@ def main(channel: str, parent: str, kernels: str, for_commands: str) -> NoReturn
     with contextlib.suppress(Exception):  # a broken installation: the workers, fresh interpreters then, say so
         importlib.import_module("hogwild.workers.child.build")
         if for_commands == "1":
-            for module in (*MODULES, *CATALOGS):
+            for module in MODULES:
                 importlib.import_module(module)
-            for catalog in map(
-                sys.modules.__getitem__, CATALOGS
-            ):  # which import the module of a class when it is asked for
+            for module in CATALOGS:
+                catalog = importlib.import_module(module)
                 for name in catalog.__all__:
-                    getattr(catalog, name)
+                    getattr(catalog, name)  # imports its module
         _serve(number, int(parent), kernels=kernels)
     os._exit(1)
 
