@@ -92,7 +92,7 @@ def test_a_worker_that_leaves_is_no_death_and_one_that_comes_no_restart(resized:
 def test_what_cannot_be_done_is_answered_with_the_rule(resized: tuple[Ended, list[str]]) -> None:
     ended, answers = resized
     assert answers[:3] == [
-        "it asks for nothing known; known are checkpoint, stacks, resize, predictor",
+        "it asks for nothing known; known are checkpoint, stacks, resize, predictor, ids",
         "procs must be a number from 1 (supervise.min_workers) to 4 (train.procs_max), got 5",
         "procs must be a number from 1 (supervise.min_workers) to 4 (train.procs_max), got True",
     ]
