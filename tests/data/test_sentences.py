@@ -43,6 +43,17 @@ def wanted(lines: list[list[str]], longest: int) -> list[tuple[list[int], float]
     return found
 
 
+def read_to_the_end(data: Follow) -> tuple[list[Any], list[Any]]:
+    """Return (all records, the reader's states: before each record, and at the end)."""
+    records, states, reader = [], [], iter(data)
+    while True:
+        states.append(reader.state_dict())
+        if (record := next(reader, None)) is None:
+            break
+        records.append(record)
+    return records, states
+
+
 def resumed(data: Follow, state: Any) -> Any:
     reader = iter(data)
     reader.load_state_dict(state)
@@ -61,12 +72,7 @@ def test_records_are_the_words_of_lines_from_any_place_on(
         content = jsonl_of(texts) if is_json else "".join(f"{text}\r\n" for text in texts)
         path = file_of(Path(folder), content)
         data = Follow(path, text="text" if is_json else True, longest=longest, until="end")
-        records, states, reader = [], [], iter(data)
-        while True:
-            states.append(reader.state_dict())
-            if (record := next(reader, None)) is None:
-                break
-            records.append(record)
+        records, states = read_to_the_end(data)
         assert plain(records) == wanted(lines, longest)
         for count, state in enumerate(states):
             assert plain(resumed(data, state)) == plain(records)[count:]
@@ -163,12 +169,7 @@ def test_a_column_of_texts_has_the_words_of_texts_alone(tmp_path: Path, sign: st
     path = file_of(tmp_path, head + written.getvalue().encode())
     data = Follow(path, text="text", longest=3, delimiter=sign, until="end")
     data.run_dir_of_job = str(tmp_path)
-    records, states, reader = [], [], iter(data)
-    while True:
-        states.append(reader.state_dict())
-        if (record := next(reader, None)) is None:
-            break
-        records.append(record)
+    records, states = read_to_the_end(data)
     assert plain(records) == wanted([text.split() for _, text in ROWS], 3)
     assert names_of(tmp_path)[key_of_text("ü")] == "ü"
     for count, state in enumerate(states):
