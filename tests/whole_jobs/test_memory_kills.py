@@ -75,6 +75,7 @@ def short_of_memory(group: Group, jobs_folder: Path, start_shared_job: Callable[
         f"model.init_args.diary={diary}",
         f"model.init_args.crimes.always takes all memory={AT}",
         "data.shuffle=none",
+        "train.procs=1",  # of two the kernel may choose the other, while the greedy one has only begun
         "--run-dir",
         str(jobs_folder / "job" / "run"),
     ]
