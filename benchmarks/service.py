@@ -223,7 +223,7 @@ def _fill(state: StateFolder) -> None:
     store.load()
     for number in range(1, JOBS + 1):
         added = order(number)
-        store.add([added], store.write_aside({"job.yaml": b"name: x\n"}, [added]))
+        store.add(added, store.write_aside({"job.yaml": b"name: x\n"}, added))
         store.book(added.id, {"event": "ended", "state": "succeeded", "reason": "epochs", "at": 1.0})
     store.close()
 

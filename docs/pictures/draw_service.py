@@ -5,6 +5,7 @@ minutes on two cores.
 
 Uses the Chromium of the machine."""
 
+import itertools
 import os
 import re
 import shutil
@@ -24,7 +25,8 @@ from hogwild.service.folders import StateFolder
 
 WIDTH, HEIGHT, HEIGHT_OF_CHARTS = 1280, 760, 920  # pixels
 OFTEN = ("log.every_s=0.3", "evaluate.every_epochs=20")
-SWEEP = {"optimizer.init_args.lr": ["0.02", "0.05", "0.1"], "optimizer.init_args.momentum": ["0.0", "0.5"]}
+LR, MOMENTUM = "optimizer.init_args.lr", "optimizer.init_args.momentum"
+RATES, MOMENTA = (0.02, 0.05, 0.1), (0.0, 0.5)
 SHAPES = """import torch
 
 
@@ -42,8 +44,8 @@ def wait_for(what: str, look: Callable[[], object]) -> None:
         time.sleep(0.2)
 
 
-def fill(client: hogwild.Client) -> tuple[str, str]:
-    """Submit the jobs of the pictures; return the ids of the sweep and of the job that lends a core."""
+def fill(client: hogwild.Client) -> tuple[list[str], str]:
+    """Submit the jobs of the pictures; return the ids of those to compare, and of the job that lends a core."""
 
     def submit(name: str, *overrides: str, job_file: str = "digits.yaml") -> str:
         return str(client.submit(job_file, [*overrides, f"name={name}"])["id"])
@@ -56,9 +58,12 @@ def fill(client: hogwild.Client) -> tuple[str, str]:
     Path("shapes.py").write_text(SHAPES)
     model = "model={class_path: shapes.Shapes, init_args: {in_features: 64, out_features: 10}}"
     client.wait(submit("new-layer", model))
-    overrides = ["train.procs=1", "train.epochs=300", "name=rates", *OFTEN]
-    sweep = client.submit("digits.yaml", overrides, sweep=SWEEP)["id"]
-    client.wait(sweep)
+    compared = [
+        submit("rates", f"{LR}={rate}", f"{MOMENTUM}={momentum}", "train.procs=1", "train.epochs=300", *OFTEN)
+        for rate, momentum in itertools.product(RATES, MOMENTA)
+    ]
+    for job in compared:
+        client.wait(job)
     rarely = ("log.every_s=2", "evaluate.every_epochs=60")
     lender = submit("digits-elastic", "queue.elastic={min: 1, max: auto}", "train.epochs=20000", *rarely)
     wait_for("the elastic job", lambda: updates(lender) > 100_000)
@@ -66,10 +71,10 @@ def fill(client: hogwild.Client) -> tuple[str, str]:
     wait_for("the job that borrows a core", lambda: updates(borrower) > 50_000)
     client.pause(submit("digits-later", "train.procs=1"))
     submit("digits-waits", "train.procs=2", "queue.elastic=null")
-    return str(sweep), lender
+    return compared, lender
 
 
-def draw(page: Page, link: str, sweep: str, lender: str) -> None:
+def draw(page: Page, link: str, compared: list[str], lender: str) -> None:
     def show(view: str, drawn: str, name: str) -> None:
         page.evaluate("(view) => { location.hash = `#/${view}`; }", view)
         page.locator(drawn).first.wait_for()
@@ -85,7 +90,7 @@ def draw(page: Page, link: str, sweep: str, lender: str) -> None:
     show(lender, "#panel canvas", "service-job")
     page.set_viewport_size({"width": WIDTH, "height": HEIGHT})
     page.evaluate("localStorage.removeItem('curves')")
-    show(f"compare/sweep:{sweep}", ".compared .is-setting", "service-compare")
+    show(f"compare/{','.join(compared)}", ".compared .is-setting", "service-compare")
     page.evaluate("location.hash = '#/submit'")
     page.get_by_label("start from").select_option("digits")
     text = page.get_by_label("job file")
@@ -112,12 +117,12 @@ def main() -> None:
                     return False
 
             wait_for("the service", answers)
-            sweep, lender = fill(client)
+            compared, lender = fill(client)
             where = StateFolder(state).connection()
             with sync_playwright() as playwright:
                 browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
                 page = browser.new_page(viewport={"width": WIDTH, "height": HEIGHT}, color_scheme="light")
-                draw(page, f"http://127.0.0.1:{where['port']}/?token={where['token']}", sweep, lender)
+                draw(page, f"http://127.0.0.1:{where['port']}/?token={where['token']}", compared, lender)
                 browser.close()
             for row in client.jobs():
                 if row["state"] in ("queued", "starting", "running"):

@@ -1,5 +1,6 @@
 """Arguments of the command line: as typer reads them from annotations, and as they are split and checked."""
 
+import json
 import os
 import re
 import shlex
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hogwild.errors import UsageError, did_you_mean
+from hogwild.errors import ConfigError, UsageError, did_you_mean
 
 if TYPE_CHECKING:
     from hogwild.monitoring.profile_report import Window
@@ -63,10 +64,36 @@ def split_arguments(arguments: Sequence[str] | None) -> tuple[Path | None, list[
     return (Path(files[0]) if files else None), overrides
 
 
+def grid_search(options: Iterable[str]) -> str:
+    """Return the override that makes a job search the grid of `--sweep KEY=VALUE,VALUE` options, every trial to its
+    end. The values are the items of a YAML list, with or without its brackets, and stay as they were written. Raises
+    UsageError."""
+    from yaml.nodes import SequenceNode
+
+    from hogwild.config.strict_yaml import compose
+
+    space: dict[str, str] = {}
+    for option in options:
+        path, _, values = option.partition("=")
+        items = f"[{values}]"
+        try:
+            found = compose(items, "--sweep")
+        except ConfigError:
+            found = None
+        if not path or not isinstance(found, SequenceNode) or not found.value:
+            words = "must be KEY=VALUE,VALUE,… with values as in a YAML list, such as optimizer.init_args.lr=0.1,0.01"
+            raise UsageError(f"--sweep {option}: {words}", code="usage/bad-sweep")
+        if path in space:
+            words = f"is given twice; write all its values in one, such as {path}=1,2"
+            raise UsageError(f"--sweep {path} {words}", code="usage/bad-sweep")
+        has_brackets = len(found.value) == 1 and isinstance(found.value[0], SequenceNode)
+        space[path] = f"{json.dumps(path)}: {{choice: {values if has_brackets else items}}}"
+    return f"search={{space: {{{', '.join(space.values())}}}, sampler: grid, pruner: none, trials: null}}"
+
+
 def is_job_id(argument: str) -> bool:
-    """Return whether an argument can only mean a job or sweep of the service: a number, or letters of an id, and no
-    path."""
-    number_or_id = r"[0-9]{1,9}|[0-9a-f]{4,12}|s[0-9a-f]{3,11}"
+    """Return whether an argument can only mean a job of the service: a number, or letters of an id, and no path."""
+    number_or_id = r"[0-9]{1,9}|[0-9a-f]{4,12}"
     return re.fullmatch(number_or_id, argument) is not None and not _exists(argument)
 
 
@@ -172,8 +199,9 @@ NewRun = Annotated[Path | None, typer.Option(help="Run directory; default: runs/
 Sweep = Annotated[
     list[str] | None,
     typer.Option(
-        help="A job for each value: optimizer.init_args.lr=0.1,0.01. Several: for each combination. Values are those "
-        "of a YAML list, with its brackets where one value is a list: 'model.init_args.hidden=[[64, 64], [128]]'.",
+        help="A search by the sampler grid, in place of the file's search: optimizer.init_args.lr=0.1,0.01 is a trial "
+        "for each value, several options for each combination. Values are those of a YAML list, with its brackets "
+        "where one value is a list: 'model.init_args.hidden=[[64, 64], [128]]'.",
         metavar="KEY=VALUES",
     ),
 ]

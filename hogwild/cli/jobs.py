@@ -7,8 +7,7 @@ import shutil
 import sys
 import textwrap
 import time
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -16,14 +15,24 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hogwild import host
-from hogwild.cli.arguments import Arguments, DataDir, Json, StateDir, Sweep, Tag, is_job_id, split_arguments
+from hogwild.cli.arguments import (
+    Arguments,
+    DataDir,
+    Json,
+    StateDir,
+    Sweep,
+    Tag,
+    grid_search,
+    is_job_id,
+    split_arguments,
+)
 from hogwild.cli.output import aligned, cut, print_answer, print_message, print_result, reading
 from hogwild.cli.runs import watch
 from hogwild.config.of_run import load
 from hogwild.errors import NotFoundError, UsageError
 from hogwild.formatting import clock, counted, duration, in_one_line, percent, ranges, short_number
 from hogwild.monitoring.run_status import Best, JobSnapshot, read_status
-from hogwild.service.client import WAITED_FOR, Client, Row, jobs_of, seconds_since
+from hogwild.service.client import WAITED_FOR, Client, Row, seconds_since
 from hogwild.service.folders import StateFolder, state_folder
 
 if TYPE_CHECKING:
@@ -38,7 +47,7 @@ HEAD = ("state", "done", "left", "cores", "best")
 INDENT = 14  # of the text in `show`
 WHOLE_WORDS: dict[str, Any] = {"break_long_words": False, "break_on_hyphens": False}  # paths can be copied
 HOME, TO_LINE_END, TO_END = "\x1b[H", "\x1b[K", "\x1b[J"  # overwriting does not flicker as clearing does
-JobId = Annotated[str, typer.Argument(metavar="ID", help="Number or id of a job, or id of a sweep; or its beginning.")]
+JobId = Annotated[str, typer.Argument(metavar="ID", help="Number or id of a job, or the beginning of the id.")]
 Now = Annotated[bool, typer.Option("--now", help="At once, without a checkpoint; a second time: SIGKILL.")]
 Detach = Annotated[bool, typer.Option("-d", "--detach", help="Do not show the job's progress.")]
 Wait = Annotated[bool, typer.Option("--wait", help="Wait for the end; the exit status is the job's.")]
@@ -54,15 +63,14 @@ def submit(
     as_json: Json = False,
 ) -> int:
     """Submit a job to the service and show its progress. Ctrl-C leaves the job alone."""
-    from hogwild.service.sweeps import read_grid
-
     job_file, overrides = split_arguments(arguments)
-    grid = read_grid(sweep) if sweep else None
+    if sweep:
+        overrides.append(grid_search(sweep))
     client = Client(state_dir)
     with host.raising_on_signals():
-        row = client.submit(job_file, overrides, data_dir=data_dir, sweep=grid, tell=print_message)
+        row = client.submit(job_file, overrides, data_dir=data_dir, tell=print_message)
     if not (detach or wait or as_json):
-        return (_show_sweep if grid or row["is_search"] else _show_until_end)(client, row, state_dir)
+        return (_show_search if row["is_search"] else _show_until_end)(client, row, state_dir)
     if wait:
         row = _wait(client, row, state_dir)
     _told(row, as_json)
@@ -70,25 +78,23 @@ def submit(
 
 
 def ps(
-    name: Annotated[
-        str | None, typer.Argument(metavar="[ID]", help="Only this job, or the jobs of this sweep.")
-    ] = None,
+    name: Annotated[str | None, typer.Argument(metavar="[ID]", help="Only this job.")] = None,
     show_all: Annotated[bool, typer.Option("-a", "--all", help="Also jobs that ended over an hour ago.")] = False,
     tag: Tag = None,
     watch: Annotated[bool, typer.Option("-w", "--watch", help="Show it again each second, until Ctrl-C.")] = False,
     state_dir: StateDir = None,
     as_json: Json = False,
 ) -> None:
-    """List the jobs of the service, or those of a sweep, the best first."""
+    """List the jobs of the service."""
     client = Client(state_dir)
 
-    def look() -> Row:
+    def look() -> list[Row]:
         if name is not None:
-            return client.job(name)
+            return [client.job(name)]
         rows = [row for row in client.jobs() if show_all or _is_recent(row)]
-        return {"jobs": [row for row in rows if {*(tag or ())} <= {*row["tags"]}]}
+        return [row for row in rows if {*(tag or ())} <= {*row["tags"]}]
 
-    _watch(look, lambda row: not watch, in_place=watch and sys.stdout.isatty(), as_json=as_json)
+    _watch(look, lambda rows: not watch, in_place=watch and sys.stdout.isatty(), as_json=as_json)
 
 
 def cancel(name: JobId, now: Now = False, state_dir: StateDir = None, as_json: Json = False) -> None:
@@ -118,7 +124,7 @@ def retry(
     row = Client(state_dir).retry(name, new_code=new_code)
     _told(row, as_json)
     if not as_json:
-        print_result(*(f"job {one['number']}  code {_code(one)}" for one in jobs_of(row)))
+        print_result(f"job {row['number']}  code {_code(row)}")
 
 
 def delete(name: JobId, state_dir: StateDir = None, as_json: Json = False) -> None:
@@ -126,8 +132,7 @@ def delete(name: JobId, state_dir: StateDir = None, as_json: Json = False) -> No
     client = Client(state_dir)
     row = client.job(name)
     client.delete(row["id"])
-    lines = [f"job {one['number']}  {one['id']}  deleted" for one in jobs_of(row)]
-    print_answer({"id": row["id"], "deleted": True}, lines, as_json)
+    print_answer({"id": row["id"], "deleted": True}, [f"job {row['number']}  {row['id']}  deleted"], as_json)
 
 
 def show(arguments: Arguments = None, state_dir: StateDir = None, as_json: Json = False) -> None:
@@ -135,7 +140,7 @@ def show(arguments: Arguments = None, state_dir: StateDir = None, as_json: Json 
     job."""
     if arguments and len(arguments) == 1 and is_job_id(arguments[0]):
         row = Client(state_dir).job(arguments[0])
-        print_answer(row, _lines(row) if "jobs" in row else _fitted(_figures(row)), as_json)
+        print_answer(row, _fitted(_figures(row)), as_json)
         return
     with reading():
         job, _ = load(*split_arguments(arguments))
@@ -143,16 +148,14 @@ def show(arguments: Arguments = None, state_dir: StateDir = None, as_json: Json 
 
 
 def table(rows: Sequence[Row], width: int | None = None) -> Iterator[str]:
-    """Yield jobs as lines of a table, the jobs of one sweep with its values. `width`: of the terminal; names are cut to
-    it, and a note (what a job waits for, why it failed) stands below its job, whole, if it has no room beside it."""
-    sweeps = {row["sweep"] for row in rows}
-    paths = short_paths(rows[0]["sweep_values"]) if len(sweeps) == 1 and sweeps != {None} else {}
+    """Yield jobs as lines of a table. `width`: of the terminal; names are cut to it, and a note (what a job waits for,
+    why it failed) stands below its job, whole, if it has no room beside it."""
     has_tags = any(row["tags"] for row in rows)
-    head = ("job", *(paths.values() or ("name",)), *(["tags"] if has_tags else []), *HEAD)
+    head = ("job", "name", *(["tags"] if has_tags else []), *HEAD)
     cells = [
         (
             str(row["number"]),
-            *([cut(row["sweep_values"].get(path, "-"), MOST_CELL) for path in paths] or [cut(_name(row), MOST_NAME)]),
+            cut(row["name"], MOST_NAME),
             *([cut(", ".join(row["tags"]), MOST_CELL) or "-"] if has_tags else []),
             row["state"],
             "-" if row["progress"] is None else percent(row["progress"]),
@@ -162,7 +165,7 @@ def table(rows: Sequence[Row], width: int | None = None) -> Iterator[str]:
         )
         for row in rows
     ]
-    lines = aligned([head, *cells], None if paths else width, least=LEAST_NAME)
+    lines = aligned([head, *cells], width, least=LEAST_NAME)
     indent = " " * max(len(one[0]) for one in (head, *cells))
     for line, note, state in zip(lines, ["note", *map(_note, rows)], ["", *(r["state"] for r in rows)], strict=True):
         beside = f"{line}  {note}".rstrip()
@@ -173,29 +176,6 @@ def table(rows: Sequence[Row], width: int | None = None) -> Iterator[str]:
             if state and state != "succeeded":
                 within = max(LEAST_NOTE, width - len(indent) - 2)
                 yield from (f"{indent}  {line}" for line in textwrap.wrap(note, within, break_on_hyphens=False))
-
-
-def sweep_table(name: str, rows: Sequence[Row], width: int | None = None) -> Iterator[str]:
-    """Yield a sweep: how many of its jobs are in which state, and its table, the best job first."""
-    counts = Counter(row["state"] for row in rows)
-    states = ", ".join(f"{count} {state}" for state, count in counts.items())
-    yield f"sweep {name}  {counted(len(rows), 'job')}: {states}"
-    yield from table(sorted(rows, key=_rank), width)
-
-
-def short_paths(values: Mapping[str, str]) -> dict[str, str]:
-    """Return key path -> its last part, or the whole path if two have the same last part."""
-    last = Counter(path.rpartition(".")[2] for path in values)
-    return {path: end if last[end := path.rpartition(".")[2]] == 1 else path for path in values}
-
-
-def _rank(row: Row) -> tuple[bool, float, int]:
-    """Return the key that sorts jobs by their best value; those without one come last, by number."""
-    best = row["best"] or {}
-    value = best.get("value")
-    if value is None:  # no evaluation yet, or NaN
-        return (True, 0.0, row["number"])
-    return (False, -value if best["higher_is_better"] else value, row["number"])
 
 
 def _note(row: Row) -> str:
@@ -223,17 +203,12 @@ def _best(row: Row) -> str:
     return "-" if row["best"] is None or row["best"]["value"] is None else Best(**row["best"]).figure
 
 
-def _name(row: Row) -> str:
-    values = row["sweep_values"]
-    return " ".join([row["name"], *(f"{end}={values[path]}" for path, end in short_paths(values).items())])
-
-
 def _is_recent(row: Row) -> bool:
     return row["state"] not in WAITED_FOR[1:] or seconds_since(row["ended"]) < RECENT_S
 
 
 def _told(row: Row, as_json: bool) -> None:
-    print_answer(row, _lines(row) if "jobs" in row else [f"job {row['number']}  {row['id']}  {_state(row)}"], as_json)
+    print_answer(row, [f"job {row['number']}  {row['id']}  {_state(row)}"], as_json)
 
 
 def _code(row: Row) -> str:
@@ -245,28 +220,23 @@ def _code(row: Row) -> str:
     return f"{words}; the present one: hogwild retry --new-code {row['number']}" if has_newer else words
 
 
-def _lines(row: Row) -> Iterator[str]:
-    """Yield jobs as a table that fits the terminal, if there is one."""
-    width = _width()
-    is_sweep = row.get("id", "").startswith("s")
-    return sweep_table(row["id"], row["jobs"], width) if is_sweep else table(jobs_of(row), width)
-
-
-def _watch(look: Callable[[], Row], is_last: Callable[[Row], bool], *, in_place: bool, as_json: bool = False) -> bool:
+def _watch(
+    look: Callable[[], list[Row]], is_last: Callable[[list[Row]], bool], *, in_place: bool, as_json: bool = False
+) -> bool:
     """Show the jobs again and again, `in_place`: from the terminal's upper left corner; return False at Ctrl-C."""
     begin = HOME + TO_END
     try:
         with host.raising_on_signals():
             while True:
-                row = look()
-                lines = [*_lines(row)]
+                rows = look()
+                lines = [*table(rows, _width())]  # that fits the terminal, if there is one
                 if in_place and not as_json:
                     most = shutil.get_terminal_size().lines - 2
                     rest = [f"… and {counted(len(lines) - most, 'line')} more"] if len(lines) > most else []
                     lines = [begin + "\n".join(f"{line}{TO_LINE_END}" for line in [*lines[:most], *rest]) + TO_END]
                     begin = HOME
-                print_answer({"jobs": jobs_of(row)}, lines, as_json)
-                if is_last(row):
+                print_answer({"jobs": rows}, lines, as_json)
+                if is_last(rows):
                     return True
                 time.sleep(WATCH_S)
     except host.Interrupted:
@@ -278,9 +248,7 @@ def _state(row: Row) -> str:
 
 
 def _status(row: Row) -> int:
-    """Return the exit status of `train` for a job that has ended; of a sweep 0 only if all its jobs succeeded."""
-    if "jobs" in row:
-        return int(any(one["state"] != "succeeded" for one in row["jobs"]))
+    """Return the exit status of `train` for a job that has ended."""
     status = row["exit_status"]
     if isinstance(status, int) and status >= 0 and row["state"] != "paused":
         return status
@@ -288,7 +256,7 @@ def _status(row: Row) -> int:
 
 
 def _wait(client: Client, row: Row, state_dir: Path | None) -> Row:
-    """Wait for the end. At Ctrl-C the command ends, and the jobs go on."""
+    """Wait for the end. At Ctrl-C the command ends, and the job goes on."""
     try:
         with host.raising_on_signals():
             return client.wait(row["id"])
@@ -297,25 +265,25 @@ def _wait(client: Client, row: Row, state_dir: Path | None) -> Row:
         raise typer.Exit(128 + caught.number) from None
 
 
-def _show_sweep(client: Client, row: Row, state_dir: Path | None) -> int:
-    """Show the table of a sweep, or the row of a search, until all its jobs have ended; Ctrl-C leaves them alone."""
+def _show_search(client: Client, row: Row, state_dir: Path | None) -> int:
+    """Show the row of a search until it has ended; Ctrl-C leaves it alone."""
 
-    def has_ended(row: Row) -> bool:
-        return all(one["state"] in WAITED_FOR for one in jobs_of(row))
+    def has_ended(rows: list[Row]) -> bool:
+        return rows[0]["state"] in WAITED_FOR
 
-    if _watch(lambda: client.job(row["id"]), has_ended, in_place=sys.stdout.isatty()):
-        return _status(client.job(row["id"]))
+    if _watch(lambda: [client.job(row["id"])], has_ended, in_place=sys.stdout.isatty()):
+        row = client.job(row["id"])
+        print_result(*_fitted(_figures(row)))
+        return _status(row)
     print_message(_left(row, state_dir))
     return 0
 
 
 def _left(row: Row, state_dir: Path | None) -> str:
-    """Return the message to somebody who leaves the display of a job or a sweep."""
-    name = row.get("number", row["id"])
-    who = "jobs go" if "jobs" in row else "job goes"
-    see = f"ps -w {name}" if "jobs" in row else f"attach {name}"
-    where = _where(state_dir)
-    return f"left; the {who} on. To see it again: hogwild {see}{where}. To stop it: hogwild cancel {name}{where}"
+    """Return the message to somebody who leaves the display of a job."""
+    name, where = row["number"], _where(state_dir)
+    see, stop = f"hogwild attach {name}{where}", f"hogwild cancel {name}{where}"
+    return f"left; the job goes on. To see it again: {see}. To stop it: {stop}"
 
 
 def _where(state_dir: Path | None) -> str:
@@ -362,9 +330,7 @@ def _figures(row: Row) -> Iterator[str]:
     yield from (f"  {line}" for line in told[told[:1] == [row["reason"]] :])
     if row["error_code"]:
         yield f"  error code  {row['error_code']}: hogwild explain {row['error_code']}"
-    yield f"  id          {row['id']}, attempt {row['attempt']}, priority {row['priority']}" + (
-        f", sweep {row['sweep']}" if row["sweep"] else ""
-    )
+    yield f"  id          {row['id']}, attempt {row['attempt']}, priority {row['priority']}"
     yield f"  job file    {shlex.join([row['job_file'], *row['overrides']])}"
     if row["folder"]:
         yield f"  folder      {row['folder']}"

@@ -689,7 +689,7 @@ class Search(Section):
         ]
         | None
     ) = Field(default=None, description="Metric to optimise, or several: their Pareto front; null: evaluate.monitor.")
-    trials: Whole | None = Field(default=50, ge=1, description="Number of trials; null: until max_time_s.")
+    trials: Whole | None = Field(default=50, ge=1, description="Number of trials; null: all, or until max_time_s.")
     max_time_s: Seconds | None = Field(default=None, description="Seconds until the search stops, resumable.")
     sampler: Annotated[
         Annotated[Literal["tpe", "random", "grid"], Tag(TAG + "text")] | Annotated[Component, Tag(TAG + "map")],
@@ -725,7 +725,7 @@ class Search(Section):
 
     @model_validator(mode="after")
     def _ends(self) -> "Search":
-        if self.trials is None and self.max_time_s is None:
+        if self.trials is None and self.max_time_s is None and self.sampler != "grid":
             raise rule("must be a number, or max_time_s: it would never end", "trials", code="config/contradiction")
         if isinstance(self.metric, list) and self.pruner != "none":
             words = "must be none, or left out: Optuna prunes no trials of several metrics"

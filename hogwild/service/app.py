@@ -54,7 +54,7 @@ from hogwild.errors import (
 from hogwild.service.attempts import JobForker
 from hogwild.service.folders import StateFolder
 from hogwild.service.loop import ServiceLoop
-from hogwild.service.routes_jobs import jobs_router, sweeps_router
+from hogwild.service.routes_jobs import jobs_router
 from hogwild.service.routes_machine import Changes, MachineView, Template, machine_router
 from hogwild.service.routes_runs import runs_router
 from hogwild.service.run_reader import Followed
@@ -187,7 +187,6 @@ def build_app(
     )
     app.include_router(runs_router(loop, followed, search_page))  # before `/jobs/{name}/{ask}`
     app.include_router(jobs_router(loop))
-    app.include_router(sweeps_router(loop))
     app.include_router(machine_router(loop, changes, followed, machine, templates))
 
     @app.get("/healthz", include_in_schema=False)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hogwild.errors import (
     ConfigError,
@@ -39,13 +39,8 @@ from hogwild.service.folders import (
 from hogwild.storage.files import file_bytes
 from hogwild.storage.run_directory import RESOLVED
 
-if TYPE_CHECKING:
-    from hogwild.service.sweeps import Grid
-
-
 MOST_SHOWN = 50  # letters of a wrong name
 TIMEOUT_S = 60.0
-SWEEP_TIMEOUT_S = 600.0  # a thousand jobs are checked and written
 AGAIN_S = 5.0  # a request is repeated so long: the service may just be started again
 LOOK_S = 0.2
 WAITED_FOR = ("paused", "succeeded", "failed", "cancelled")
@@ -57,13 +52,12 @@ KINDS: Mapping[int, type[HogwildError]] = {
     507: StorageFullError,
 }
 Row = dict[str, Any]
-NAME = re.compile(r"[0-9]{1,9}|s?[0-9a-f]{1,12}")  # of a job or sweep, or its beginning
+NAME = re.compile(r"[0-9]{1,9}|[0-9a-f]{1,12}")  # of a job, or the beginning of its id
 
 
 class Client:
     """The running service of a state folder: `Client().submit("job.yaml")`. A row is a dict with at least id, number,
-    name, state, reason, attempt, pid, run_dir, exit_status. Methods that take a job take the id of a sweep, too, and
-    mean all its jobs: they return its `id` and the rows of its `jobs`. All raise ServiceError if no service answers.
+    name, state, reason, attempt, pid, run_dir, exit_status. All methods raise ServiceError if no service answers.
 
     state_dir: its folder; default: $HOGWILD_STATE, or ~/.local/state/hogwild."""
 
@@ -76,31 +70,21 @@ class Client:
         overrides: Sequence[str] = (),
         *,
         data_dir: str | os.PathLike[str] | None = None,
-        sweep: "Grid | None" = None,
         tell: Callable[[str], None] = lambda words: None,
     ) -> Row:
         """Submit a job file (default: the bundled digits) with `key=value` changes; return its row. The file, the
         modules of its folder and small files beside these are copied (`Beside`); `tell` is called with what is not.
-        `sweep`: as for `sweep`, with values as YAML text; returns the sweep. Raises ConfigError, NotFoundError,
-        UsageError, StorageFullError."""
+        Raises ConfigError, NotFoundError, UsageError, StorageFullError."""
         from hogwild.config.locate import default_config, read_job_file
-        from hogwild.service.sweeps import combinations
 
         path = default_config("digits") if job_file is None else Path(job_file)
         text = read_job_file(path)
         folder = path.absolute().parent
-        if sweep is not None:
-            combinations(sweep, overrides)
         beside = Beside({}, {}, []) if job_file is None else Beside.of(folder, len(text.encode()))
         if beside.left_out:
             tell(beside.words)
-        own = (
-            {"id": f"s{secrets.token_hex(6)[1:]}", "sweep": sweep}
-            if sweep is not None
-            else {"id": secrets.token_hex(6)}
-        )
         body = {
-            **own,
+            "id": secrets.token_hex(6),
             "job_file": str(path),
             "text": text,
             "files": beside.modules,
@@ -112,23 +96,7 @@ class Client:
             "environment": allowed(os.environ),
         }
         self._state.connection()
-        place, timeout_s = ("/jobs", TIMEOUT_S) if sweep is None else ("/sweeps", SWEEP_TIMEOUT_S)
-        return _repeated(lambda: self._ask("POST", place, body, timeout_s))  # the id makes it the same job
-
-    def sweep(
-        self,
-        job_file: str | os.PathLike[str] | None,
-        grid: Mapping[str, Sequence[Any]],
-        overrides: Sequence[str] = (),
-        *,
-        data_dir: str | os.PathLike[str] | None = None,
-    ) -> Row:
-        """Submit a job for each combination of values: `sweep("job.yaml", {"optimizer.init_args.lr": [0.1, 0.01]})`;
-        all of them or, if one is wrong, none. Return its `id` and the rows of its `jobs`. Raises as `submit`."""
-        from hogwild.config.strict_yaml import flow
-
-        texts = {path: [flow(value) for value in values] for path, values in grid.items()}
-        return self.submit(job_file, overrides, data_dir=data_dir, sweep=texts)
+        return _repeated(lambda: self._ask("POST", "/jobs", body))  # the id makes it the same job
 
     def jobs(self) -> list[Row]:
         """Return all jobs, the oldest first."""
@@ -140,13 +108,8 @@ class Client:
         return self._ask("GET", _place(name))
 
     def run_dir(self, name: str | int) -> Path:
-        """Return the run directory of a job. Raises NotFoundError, also if there is none (yet); UsageError for a
-        sweep."""
+        """Return the run directory of a job. Raises NotFoundError, also if there is none (yet)."""
         row = self.job(name)
-        if "jobs" in row:
-            numbers = ", ".join(str(one["number"]) for one in row["jobs"])
-            shown = numbers if len(numbers) <= MOST_SHOWN else f"{numbers[:MOST_SHOWN]}…"
-            raise UsageError(f"{name} is a sweep: name one of its jobs: {shown}", code="usage/bad-value")
         run = Path(row["run_dir"])
         if not run.is_dir():
             why = f": {row['reason']}" if row["reason"] else ""
@@ -185,17 +148,16 @@ class Client:
         self._state.connection()
         while True:
             row = _repeated(lambda: self.job(name))
-            left = [one for one in jobs_of(row) if one["state"] not in WAITED_FOR]
-            if not left:
+            if row["state"] in WAITED_FOR:
                 return row
             if timeout_s is not None and time.monotonic() - begin > timeout_s:
-                raise TimeoutError(f"job {left[0]['number']} is still {left[0]['state']} after {timeout_s:g} s")
+                raise TimeoutError(f"job {row['number']} is still {row['state']} after {timeout_s:g} s")
             time.sleep(LOOK_S)
 
-    def _ask(self, method: str, path: str, body: object = None, timeout_s: float = TIMEOUT_S) -> Row:
+    def _ask(self, method: str, path: str, body: object = None) -> Row:
         where = self._state.connection()
         headers = {"Authorization": f"Bearer {where['token']}", "Content-Type": "application/json"}
-        connection = http.client.HTTPConnection("127.0.0.1", where["port"], timeout=timeout_s)
+        connection = http.client.HTTPConnection("127.0.0.1", where["port"], timeout=TIMEOUT_S)
         try:
             connection.request(method, f"/api/v1{path}", None if body is None else json.dumps(body), headers)
             answer = connection.getresponse()
@@ -225,12 +187,6 @@ def _repeated(ask: Callable[[], Row]) -> Row:
         time.sleep(LOOK_S)
 
 
-def jobs_of(row: Row) -> list[Row]:
-    """Return the rows of a sweep, or the row of a job alone."""
-    found: list[Row] = row.get("jobs", [row])
-    return found
-
-
 def seconds_since(at: float) -> float:
     """Return the age of a time of a row, which is in seconds since 1970."""
     return max(0.0, time.time() - at)
@@ -243,7 +199,7 @@ def _place(name: str | int) -> str:
             f"no job {shown!r}: neither a number nor the beginning of an id (hogwild ps -a lists them)",
             code="service/no-job",
         )
-    return f"/{'sweeps' if str(name).startswith('s') else 'jobs'}/{name}"
+    return f"/jobs/{name}"
 
 
 def _error(status: int, content: bytes) -> HogwildError:

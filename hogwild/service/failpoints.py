@@ -5,7 +5,7 @@ import os
 
 VARIABLE = "HOGWILD_FAILPOINT"
 POINTS = (
-    *("added-aside", "accepted", "moved-in", "added", "booked", "copied"),  # store
+    *("added-aside", "added", "booked", "copied"),  # store
     *("before-start", "spawned", "started"),  # attempts
     *("before-move", "move-asked", "moved"),  # moves
     *("before-signal", "signalled", "before-end", "ended", "removed-aside"),  # loop and store

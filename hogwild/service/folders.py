@@ -63,7 +63,6 @@ DATABASE = "jobs.sqlite3"
 MOST_FILES = 1000
 LEAST_TOKEN = 32  # letters
 ADDRESS_BYTES = 64
-ACCEPTED = ".all-"  # begins the name of a folder with accepted jobs, which are moved out of it
 ID = re.compile(r"[0-9a-f]{12}")
 MOST_BYTES = 10 << 20  # of a job's file, its modules and what lies beside them
 

@@ -17,7 +17,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -49,7 +49,7 @@ Answer = TypeVar("Answer")
 
 
 class ServiceLoop:
-    """The thread. Other threads use `call`, `write_aside`, `return_numbers`, `snapshot` and `stop` only. In this
+    """The thread. Other threads use `call`, `write_aside`, `return_number`, `snapshot` and `stop` only. In this
     thread, `on_change` is called after each new snapshot, `on_failure` if an error ends it."""
 
     def __init__(
@@ -136,19 +136,18 @@ class ServiceLoop:
             self._answer_calls()
         return future
 
-    def write_aside(self, orders: Sequence[JobOrder], files: Mapping[str, bytes]) -> tuple[list[JobOrder], Path]:
-        """Number new jobs and write them to a folder aside, for `submit`. May take long. Raises StorageFullError."""
-        first = self.call(lambda: self._store.next_number(len(orders))).result()
-        numbered = [replace(order, number=first + index) for index, order in enumerate(orders)]
+    def write_aside(self, order: JobOrder, files: Mapping[str, bytes]) -> tuple[JobOrder, Path]:
+        """Number a new job and write it to a folder aside, for `submit`. May take long. Raises StorageFullError."""
+        numbered = replace(order, number=self.call(self._store.next_number).result())
         try:
             return numbered, self._store.write_aside(files, numbered)
         except StorageFullError:
-            self.return_numbers(numbered)
+            self.return_number(numbered)
             raise
 
-    def return_numbers(self, orders: Sequence[JobOrder]) -> None:
-        """Take back the numbers of jobs that are not submitted after all."""
-        self.call(lambda: self._store.return_numbers(orders)).result()
+    def return_number(self, order: JobOrder) -> None:
+        """Take back the number of a job that is not submitted after all."""
+        self.call(lambda: self._store.return_number(order)).result()
 
     def _answer_calls(self) -> None:
         with contextlib.suppress(Empty):
@@ -157,30 +156,18 @@ class ServiceLoop:
 
     # ---- requests; in the thread
 
-    def submit(self, orders: Sequence[JobOrder], aside: Path) -> Row:
-        """Store new jobs, one or a sweep, whose files are in `aside`: all or none. A repeated request is the same jobs.
-        Raises StorageFullError; ConflictError for the id of another."""
-        first = orders[0]
-        known = [one.id for one in orders if one.id in self._store.orders or one.id in self._store.unreadable]
-        if not known:
-            self._store.add(orders, aside)
+    def submit(self, order: JobOrder, aside: Path) -> Row:
+        """Store a new job, whose files are in `aside`. A repeated request is the same job. Raises StorageFullError;
+        ConflictError for the id of another."""
+        if order.id not in self._store.orders and order.id not in self._store.unreadable:
+            self._store.add(order, aside)
         else:
             shutil.rmtree(aside, ignore_errors=True)
-            self._store.return_numbers(orders)
-            before = [self._store.orders.get(one) for one in known]
-            if any(one is None or one.digest != first.digest for one in before):
-                what = f"sweep {first.sweep}" if first.sweep else f"job {first.id}"
-                raise ConflictError(f"{what} exists already, and is another one", code="service/other-job")
-        return self.sweep(first.sweep) if first.sweep else self._row(first.id)
-
-    def sweep(self, name: str) -> Row:
-        """Return a sweep by its id or the beginning of it: `id`, and the rows of its `jobs`. Raises NotFoundError."""
-        orders = self._store.orders.values()
-        found = {one.sweep for one in orders if one.sweep and len(name) >= LEAST_LETTERS and one.sweep.startswith(name)}
-        if len(found) != 1:
-            raise NotFoundError(f"no sweep {name!r} (hogwild ps -a lists all jobs)", code="service/no-job")
-        (sweep,) = found
-        return {"id": sweep, "jobs": [self._row(one.id) for one in orders if one.sweep == sweep]}
+            self._store.return_number(order)
+            before = self._store.orders.get(order.id)
+            if before is None or before.digest != order.digest:
+                raise ConflictError(f"job {order.id} exists already, and is another one", code="service/other-job")
+        return self._row(order.id)
 
     def ask(self, name: str, ask: Ask, now: bool, code: Mapping[str, bytes] | None = None) -> Row:
         """Cancel, pause, resume or retry. `code`: a retry's new files. Raises NotFoundError, ConflictError; of new code

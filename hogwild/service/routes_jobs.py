@@ -1,4 +1,4 @@
-"""Jobs and sweeps over HTTP: submit, list, look, ask. Functions here check what came and hand it to the loop."""
+"""Jobs over HTTP: submit, list, look, ask. Functions here check what came and hand it to the loop."""
 
 import asyncio
 import hashlib
@@ -6,10 +6,9 @@ import os
 import secrets
 import time
 from collections.abc import Container, Sequence
-from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Response
 from pydantic import Base64Bytes, BaseModel, ConfigDict, Field
@@ -27,10 +26,8 @@ from hogwild.service.folders import ID, allowed, check_files, files_of, is_possi
 from hogwild.service.loop import ServiceLoop
 from hogwild.service.rows import Row
 from hogwild.service.schedule import Machine
-from hogwild.service.states import LIVE, Elastic, JobOrder
-from hogwild.service.sweeps import MOST_JOBS, SWEEP, combinations, job_id
+from hogwild.service.states import Elastic, JobOrder
 
-AnySubmission = TypeVar("AnySubmission", bound="Submission")
 Text = Annotated[str, Field(max_length=4096)]
 Name = Annotated[str, Field(max_length=100)]
 FILES = ("path", "user_features", "item_features")  # arguments of our data sets that name a file or a folder
@@ -107,15 +104,15 @@ def jobs_router(loop: ServiceLoop) -> APIRouter:
     async def submit(given: Submission) -> Row:
         """Queue a job. Only `id`, `job_file` and `text` are needed."""
         given = await completed(loop, given)
-        order = await asyncio.to_thread(order_with, loop, given, given.id, given.overrides)
-        orders, aside = await asyncio.to_thread(loop.write_aside, [order], given.copies)
-        return await asyncio.wrap_future(loop.call(lambda: loop.submit(orders, aside)))
+        order = await asyncio.to_thread(order_of, loop, given)
+        order, aside = await asyncio.to_thread(loop.write_aside, order, given.copies)
+        return await asyncio.wrap_future(loop.call(lambda: loop.submit(order, aside)))
 
     @routes.post("/check")
     async def check(given: Draft) -> dict[str, Any]:
         """Check a job file; the errors are those of a refused job."""
         draft = await completed(loop, Submission(id="0" * 12, **given.model_dump()))
-        order = await asyncio.to_thread(order_with, loop, draft, draft.id, draft.overrides)
+        order = await asyncio.to_thread(order_of, loop, draft)
         return {"name": order.name, "cpus": order.cpus, "files": sorted({*draft.copies} - {draft.copied_name})}
 
     @routes.get("/jobs", response_model=JobList)
@@ -147,7 +144,7 @@ def jobs_router(loop: ServiceLoop) -> APIRouter:
     return routes
 
 
-async def completed(loop: ServiceLoop, given: AnySubmission) -> AnySubmission:
+async def completed(loop: ServiceLoop, given: Submission) -> Submission:
     """Return a submission, checked but for the job, with what it takes from another job or a folder. Raises UsageError,
     NotFoundError."""
     original: JobOrder | None = None
@@ -158,7 +155,7 @@ async def completed(loop: ServiceLoop, given: AnySubmission) -> AnySubmission:
     return full
 
 
-def _completed(loop: ServiceLoop, given: AnySubmission, original: JobOrder | None) -> AnySubmission:
+def _completed(loop: ServiceLoop, given: Submission, original: JobOrder | None) -> Submission:
     own = {**given.files, given.copied_name: given.text}
     taken: dict[str, Any] = {}
     others: dict[str, bytes] = {}
@@ -231,9 +228,9 @@ def check_submission(given: Submission) -> None:
             raise NotFoundError(f"{what} {folder}: there is no such folder", code="service/no-folder")
 
 
-def order_with(loop: ServiceLoop, given: Submission, name: str, overrides: Sequence[str]) -> JobOrder:
-    """Return the order of job `name` of a checked submission. Raises ConfigError, UsageError."""
-    job = load_job(Path(given.job_file), overrides, source_text=given.text)
+def order_of(loop: ServiceLoop, given: Submission) -> JobOrder:
+    """Return the order of a checked submission. Raises ConfigError, UsageError."""
+    job = load_job(Path(given.job_file), given.overrides, source_text=given.text)
     if job.search is not None and find_spec("optuna") is None:
         raise UsageError(
             "a search needs optuna, where the service runs: pip install 'hogwild[search]'; to train the job as it is "
@@ -246,13 +243,13 @@ def order_with(loop: ServiceLoop, given: Submission, name: str, overrides: Seque
     folder = os.getcwd() if given.folder is None else given.folder
     check_data(job, given.copies, (given.job_folder, folder), given.data_dir or environment.get("HOGWILD_DATA"))
     return JobOrder(
-        id=name,
+        id=given.id,
         number=0,  # `write_aside` gives it
         submitted=time.time(),
         job_file=given.job_file,
         copied=given.copied_name,
-        job_folder=str(loop.state.job(name).files) if given.job_folder is None else given.job_folder,
-        overrides=tuple(overrides),
+        job_folder=str(loop.state.job(given.id).files) if given.job_folder is None else given.job_folder,
+        overrides=tuple(given.overrides),
         folder=folder,
         data_dir=given.data_dir,
         environment=environment,
@@ -261,76 +258,6 @@ def order_with(loop: ServiceLoop, given: Submission, name: str, overrides: Seque
         is_search=job.search is not None,
         **wishes_of(job, loop.machine),
     )
-
-
-class SweepSubmission(Submission):
-    """A job for each combination of values. The client draws `id`, so that a repeated request is the same sweep."""
-
-    id: str = Field(pattern=f"^{SWEEP.pattern}$")
-    sweep: dict[Text, list[Text]] = Field(
-        max_length=100, description=f"Key path -> values as YAML; at most {MOST_JOBS} combinations."
-    )
-
-
-def sweeps_router(loop: ServiceLoop) -> APIRouter:
-    """Return the routes below /api/v1/sweeps. All answer with the sweep: its id and the rows of its jobs."""
-    routes = APIRouter(prefix="/api/v1/sweeps", tags=["sweeps"])
-
-    @routes.post("", status_code=201)
-    async def submit(given: SweepSubmission) -> Row:
-        """Accept all combinations, or none if one of them is wrong."""
-        given = await completed(loop, given)
-        checked = await asyncio.to_thread(_orders_of, loop, given)
-        orders, aside = await asyncio.to_thread(loop.write_aside, checked, given.copies)
-        return await asyncio.wrap_future(loop.call(lambda: loop.submit(orders, aside)))
-
-    @routes.get("/{name}")
-    async def sweep(name: Name) -> Row:
-        return await asyncio.wrap_future(loop.call(lambda: loop.sweep(name)))
-
-    @routes.post("/{name}/{ask}")
-    async def ask(
-        name: Name, ask: Literal["cancel", "pause", "resume", "retry"], now: bool = False, new_code: bool = False
-    ) -> Row:
-        """Ask all jobs of a sweep; those whose state does not allow it stay as they are."""
-        found = await sweep(name)
-        refusals = []
-        # Those that wait come first: one that ends would let the next one start. A call each: others come between.
-        for row in sorted(found["jobs"], key=lambda row: row["state"] in LIVE):
-            try:
-                code = await present_code(loop, row["id"], ask) if new_code else None
-                await asyncio.wrap_future(
-                    loop.call(lambda one=row["id"], code=code: loop.ask(one, ask, now, code))  # type: ignore[misc]
-                )
-            except ConflictError as error:
-                refusals.append(error)
-        if len(refusals) == len(found["jobs"]):
-            words = f"no job of sweep {found['id']} can be asked to {ask}, such as: {refusals[0]}"
-            raise ConflictError(words, code="service/wrong-state")
-        return await sweep(found["id"])
-
-    @routes.delete("/{name}", status_code=204)
-    async def delete(name: Name) -> None:
-        """Remove all jobs of a sweep, if none of them is queued or live."""
-        found = await sweep(name)
-        for row in found["jobs"]:
-            if row["state"] in ("queued", *LIVE):
-                words = f"job {row['number']} of sweep {found['id']} is {row['state']}: cancel it first"
-                raise ConflictError(words, code="service/wrong-state")
-        for row in found["jobs"]:
-            await asyncio.wrap_future(loop.call(lambda one=row["id"]: loop.delete(one)))  # type: ignore[misc]
-
-    return routes
-
-
-def _orders_of(loop: ServiceLoop, given: SweepSubmission) -> list[JobOrder]:
-    """Check a sweep, with each of its combinations. Raises UsageError, ConfigError, NotFoundError."""
-    orders = []
-    for index, values in enumerate(combinations(given.sweep, given.overrides)):
-        overrides = [*given.overrides, *(f"{path}={value}" for path, value in values.items())]
-        order = order_with(loop, given, job_id(given.id, index), overrides)
-        orders.append(replace(order, sweep=given.id, sweep_values=values))
-    return orders
 
 
 def wishes_of(job: Job, machine: Machine) -> dict[str, Any]:

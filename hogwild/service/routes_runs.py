@@ -184,8 +184,8 @@ def runs_router(loop: ServiceLoop, followed: Followed, search_page: Callable[[Fi
     async def resume(name: Name, checkpoint: Checkpoint, given: Continuation) -> Row:
         """Submit a new job that goes on from a copy of this checkpoint, in a run directory of its own."""
         old = await asyncio.wrap_future(loop.call(lambda: loop.order(name)))
-        orders, aside = await asyncio.to_thread(_continued, loop, old, checkpoint, given)
-        return await asyncio.wrap_future(loop.call(lambda: loop.submit(orders, aside)))
+        made, aside = await asyncio.to_thread(_continued, loop, old, checkpoint, given)
+        return await asyncio.wrap_future(loop.call(lambda: loop.submit(made, aside)))
 
     @routes.post("/predict")
     async def predict(name: Name, given: Rows) -> Predictions:
@@ -234,9 +234,7 @@ def _chunks(stream: BinaryIO) -> Iterator[bytes]:
             yield chunk
 
 
-def _continued(
-    loop: ServiceLoop, order: JobOrder, checkpoint: str, given: Continuation
-) -> tuple[list[JobOrder], FilePath]:
+def _continued(loop: ServiceLoop, order: JobOrder, checkpoint: str, given: Continuation) -> tuple[JobOrder, FilePath]:
     """Return the order of the new job, and the folder aside with its files and its run. Raises ConfigError, UsageError,
     NotFoundError, CheckpointError, StorageFullError."""
     old = loop.state.job(order.id)
@@ -250,16 +248,16 @@ def _continued(
     job = load_job(old.run / RESOLVED, changes, source_text=resolved)
     digest = hashlib.sha256(f"resume {order.id} {checkpoint} {given.overrides}".encode()).hexdigest()
     own: dict[str, Any] = {"id": given.id, "submitted": time.time(), "digest": digest, "mark": secrets.token_hex(16)}
-    changed = {"changes": tuple(changes), "sweep": None, "sweep_values": {}, **wishes_of(job, loop.machine)}
-    orders, aside = loop.write_aside([replace(order, **own, **changed)], files)
+    changed = {"changes": tuple(changes), **wishes_of(job, loop.machine)}
+    made, aside = loop.write_aside(replace(order, **own, **changed), files)
     try:
-        copy_checkpoint(old, checkpoint, aside / given.id, loop.state.job(given.id))
-        sync_folder(aside / given.id)
+        copy_checkpoint(old, checkpoint, aside, loop.state.job(given.id))
+        sync_folder(aside)
     except BaseException:
         shutil.rmtree(aside, ignore_errors=True)
-        loop.return_numbers(orders)
+        loop.return_number(made)
         raise
-    return orders, aside
+    return made, aside
 
 
 def check_request(given: LiveRequest, row: Row) -> None:

@@ -19,7 +19,7 @@ OF_JOB = (
     *("id", "state", "error", "error_code", "exit_status", "attempt", "pid", "started", "ended", "moves", "fixed"),
     "code_at",
 )
-OF_ORDER = ("number", "name", "job_file", "sweep", "submitted", "priority", "cpus", "memory", "is_search")
+OF_ORDER = ("number", "name", "job_file", "submitted", "priority", "cpus", "memory", "is_search")
 SNAPSHOT = (
     "progress",
     "left_s",
@@ -51,7 +51,6 @@ def row_of(job: JobRecord, order: JobOrder, folder: JobFolder, record: Mapping[s
         "run_dir": str(folder.run),
         "folder": None if order.job_folder == str(folder.files) else order.job_folder,
         "overrides": [*order.overrides, *order.changes],
-        "sweep_values": dict(order.sweep_values),
         "tags": list(order.tags),
         "gpus": list(job.gpus),
         "cores": list(job.cores),

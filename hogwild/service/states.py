@@ -11,7 +11,7 @@ The one thing to know: `apply` is the only place where a record changes. Applyin
 record."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from hogwild.errors import ConflictError
@@ -66,8 +66,6 @@ class JobOrder:
     max_duration_s: float | None = None  # of all attempts together
     on_reboot: str = "resume"  # or pause
     elastic: Elastic | None = None  # None: it keeps the cores that it begins with
-    sweep: str | None = None  # id of the sweep that it belongs to, and its values there
-    sweep_values: Mapping[str, str] = field(default_factory=dict)
     tags: tuple[str, ...] = ()
     changes: tuple[str, ...] = ()  # overrides of a run that it goes on from
     is_search: bool = False  # its process is `hogwild search`, whose trials are not jobs of the service

@@ -4,8 +4,7 @@ The store is a SQLite database: per job a row with its order and its record, and
 a copy of its row, `job.json`. A row counts the job's events and has a checksum: of row and copy the newer one that is
 whole is read, so a lost or damaged database is made anew from the copies, and a lost or damaged copy from its row.
 
-    add:     .tmp-X/ID/ {job.json, files/} -> sync -> rename to .all-X/         a crash before leaves only .tmp-X
-                     -> move each ID/ to its place -> rows                      a crash between: moved at the start
+    add:     .tmp-X/ {job.json, files/} -> sync -> rename to ID/ -> row         a crash before leaves only .tmp-X
     book:    row and event, synced -> job.json                                  a crash between leaves an older copy
     remove:  rename ID/ to .tmp-X -> delete                                     a crash between: swept at the start"""
 
@@ -18,7 +17,7 @@ import sqlite3
 import sys
 import threading
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -27,7 +26,7 @@ from pydantic import TypeAdapter
 
 from hogwild.errors import StorageFullError
 from hogwild.service.failpoints import reach
-from hogwild.service.folders import ACCEPTED, ID, JobFolder, StateFolder, read_text
+from hogwild.service.folders import ID, JobFolder, StateFolder, read_text
 from hogwild.service.states import JobEvent, JobOrder, JobRecord, apply
 from hogwild.storage.files import TEMPORARY, object_of, sync_folder
 from hogwild.storage.files import replace as replace_file
@@ -67,8 +66,6 @@ class Store:
         """Read all jobs. Raises RunDirError."""
         for left in self.state.folders(TEMPORARY):  # of jobs that a killed service was adding or removing
             shutil.rmtree(left, ignore_errors=True)
-        for accepted in self.state.folders(ACCEPTED):  # by a killed service
-            self._move_in(accepted)
         is_missing = not self.state.database.exists()
         with contextlib.suppress(ValueError):
             self._numbered = int(read_text(self.state.numbered)[:15])  # a row takes it, whatever is in the file
@@ -105,69 +102,45 @@ class Store:
                 self._database.close()
             self._database = None
 
-    def next_number(self, count: int = 1) -> int:
-        """Return the first of `count` new numbers."""
-        self._numbered += count
-        return self._numbered - count + 1
+    def next_number(self) -> int:
+        """Return a new number."""
+        self._numbered += 1
+        return self._numbered
 
-    def return_numbers(self, orders: Sequence[JobOrder]) -> None:
-        """Take back the numbers of jobs that were refused, unless later ones were given since."""
-        if self._numbered == orders[-1].number:
-            self._numbered = orders[0].number - 1
+    def return_number(self, order: JobOrder) -> None:
+        """Take back the number of a job that was refused, unless a later one was given since."""
+        if self._numbered == order.number:
+            self._numbered -= 1
 
-    def write_aside(self, files: Mapping[str, bytes], orders: Sequence[JobOrder]) -> Path:
-        """Write new jobs, complete, to a folder aside, for `add`; they share their copied files by links. May take
-        long; any thread. Raises StorageFullError."""
+    def write_aside(self, files: Mapping[str, bytes], order: JobOrder) -> Path:
+        """Write a new job, complete, to a folder aside, for `add`. May take long; any thread. Raises
+        StorageFullError."""
         aside = self.state.jobs / f"{TEMPORARY}{secrets.token_hex(8)}"
-        first = JobFolder(aside / orders[0].id)
+        folder = JobFolder(aside)
         with self._accepting(aside):
             for name, content in files.items():
-                _write_synced(first.files / name, content)
-            for order in orders:
-                folder = JobFolder(aside / order.id)
-                if order.id != orders[0].id:
-                    shutil.copytree(first.files, folder.files, copy_function=_link_or_copy)
-                _write_synced(folder.order, _content(order, JobRecord(order.id)).encode())
-                for made in (*{(folder.files / name).parent for name in files}, folder.path):
-                    sync_folder(made)
-            sync_folder(aside)
+                _write_synced(folder.files / name, content)
+            _write_synced(folder.order, _content(order, JobRecord(order.id)).encode())
+            for made in (*{(folder.files / name).parent for name in files}, aside):
+                sync_folder(made)
         return aside
 
-    def add(self, orders: Sequence[JobOrder], aside: Path) -> None:
-        """Store new jobs, queued: all or none. `aside` is used up. Raises StorageFullError."""
-        accepted = aside.with_name(aside.name.replace(TEMPORARY, ACCEPTED))
+    def add(self, order: JobOrder, aside: Path) -> None:
+        """Store a new job, queued. `aside` is used up. Raises StorageFullError."""
+        place = self.state.job(order.id).path
         with self._accepting(aside):
             reach("added-aside")
-            aside.rename(accepted)  # from here on a crash does not undo it
-            moved: list[Path] = []
             try:
+                aside.rename(place)  # from here on a crash does not undo it
                 sync_folder(self.state.jobs)
-                reach("accepted")
-                for order in orders:
-                    moved.append((accepted / order.id).rename(self.state.job(order.id).path))
-                    reach("moved-in")
-                sync_folder(self.state.jobs)
-                accepted.rmdir()
             except OSError:
-                for folder in moved:  # back first: a crash here leaves all of them accepted
-                    folder.rename(accepted / folder.name)
-                accepted.rename(aside)
-                self.return_numbers(orders)
+                if not aside.exists():
+                    place.rename(aside)
+                self.return_number(order)
                 raise
         reach("added")
-        for order in orders:
-            self.orders[order.id], self.jobs[order.id], self._late[order.id] = order, JobRecord(order.id), []
-        self._commit()  # later, if it fails: each job.json is complete
-
-    def _move_in(self, accepted: Path) -> None:
-        """Move the jobs in that a killed service had accepted. One that cannot be moved stays, and is named."""
-        for folder in accepted.iterdir():
-            try:
-                folder.rename(self.state.jobs / folder.name)
-            except OSError as error:
-                self.unreadable[folder.name] = f"{folder}: cannot be moved to {self.state.jobs}: {error.strerror}"
-        with contextlib.suppress(OSError):  # something is left in it
-            accepted.rmdir()
+        self.orders[order.id], self.jobs[order.id], self._late[order.id] = order, JobRecord(order.id), []
+        self._commit()  # later, if it fails: job.json is complete
 
     @contextlib.contextmanager
     def _accepting(self, aside: Path) -> Iterator[None]:
@@ -189,7 +162,7 @@ class Store:
                     old.unlink()
             for one, content in files.items():
                 (folder / one).parent.mkdir(parents=True, exist_ok=True)
-                replace_file(folder / one, content, sync=False)  # not in place: jobs of a sweep share it by a link
+                replace_file(folder / one, content, sync=False)
         except OSError as error:
             raise StorageFullError(f"{folder} cannot be written: {error.strerror}") from error
 
@@ -332,14 +305,6 @@ class Store:
             except OSError:  # disk full: later
                 continue
             self._copies.discard(name)
-
-
-def _link_or_copy(source: str, target: str) -> None:
-    """Link a file that nobody changes; copy it where the file system has no links."""
-    try:
-        os.link(source, target)
-    except PermissionError:  # EPERM, as link(2) has it
-        shutil.copyfile(source, target)
 
 
 def _write_synced(file: Path, content: bytes) -> None:

@@ -10,7 +10,10 @@ from typing import Any
 import pytest
 
 from hogwild.cli import main
+from hogwild.cli.arguments import grid_search
 from hogwild.cli.jobs import table
+from hogwild.config.load import load_job
+from hogwild.errors import UsageError
 from hogwild.service.client import Client
 from hogwild.service.folders import StateFolder
 from hogwild.service.rows import row_of
@@ -20,6 +23,7 @@ from tests.helpers.service import LONG, SMALL, Service, order, serving
 
 Captured = pytest.CaptureFixture[str]
 ELASTIC = Elastic(1, 4)
+LR = "optimizer.init_args.lr"
 RUNNING = JobRecord(order(1).id, state="running", attempt=1, pid=77, cores=(0, 1, 2, 3), started=1.0)
 
 
@@ -29,6 +33,39 @@ def row(job: JobRecord, **more: Any) -> dict[str, Any]:
 
 
 # ---- without a service
+
+
+@pytest.mark.parametrize(
+    ("values", "choice"),
+    [
+        ("0.1,0.01", [0.1, 0.01]),
+        ("[0.1, 1e-3]", [0.1, 0.001]),
+        ("'a,b', \"c\"", ["a,b", "c"]),
+        ("[[64, 64], [128]]", [[64, 64], [128]]),
+        ("[64, 64], [128]", [[64, 64], [128]]),
+        ("{fraction: 0.1}, {fraction: 0.2}", [{"fraction": 0.1}, {"fraction": 0.2}]),
+        ("null, true, 'x]}'", [None, True, "x]}"]),
+        ("a=b,c", ["a=b", "c"]),
+    ],
+)
+def test_the_values_of_a_sweep_are_those_of_a_yaml_list(values: str, choice: list[Any]) -> None:
+    search = load_job(None, [grid_search([f"model.init_args.x={values}", "seed=1,2"])]).search
+    assert search is not None and (search.sampler, search.pruner, search.trials) == ("grid", "none", None)
+    assert {path: one.choice for path, one in search.space.items()} == {"model.init_args.x": choice, "seed": [1, 2]}
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        *((one, "must be KEY=VALUE,VALUE") for one in ([LR], [f"{LR}=[0.1"], [f"{LR}=0.1]"], [f"{LR}=0.1,,0.2"])),
+        *((one, "must be KEY=VALUE,VALUE") for one in ([f"{LR}=0.1 #"], [f"{LR}="], ["=1,2"], [f"{LR}=1,2], b: [3"])),
+        ([f"{LR}=1", f"{LR}=2"], "given twice"),
+    ],
+)
+def test_a_malformed_sweep_is_refused(options: list[str], words: str) -> None:
+    with pytest.raises(UsageError, match=words) as caught:
+        grid_search(options)
+    assert caught.value.code == "usage/bad-sweep"
 
 
 @pytest.mark.parametrize(
@@ -205,8 +242,10 @@ def test_the_exit_status_of_a_job_that_is_waited_for_is_its_own(
     assert main.run(["submit", "--wait", *SMALL]) == 0
     assert main.run(["submit", "--wait", *SMALL, "model.class_path=nowhere.Net", "model.init_args={}"]) == 2
     assert main.run(["submit", *SMALL]) == 0  # with its display
-    assert main.run(["submit", "--wait", "--sweep", "seed=1,2", *SMALL]) == 0
-    capsys.readouterr()
+    assert main.run(["submit", "--wait", "--sweep", "seed=1,2", "--sweep", f"{LR}=0.1,0.2", *SMALL]) == 0
+    assert "succeeded: 4 trials" in capsys.readouterr().out
+    assert main.run(["submit", "--wait", "--sweep", f"{LR}=0.1,-1", *SMALL]) == 2
+    assert f"command line: search.space.{LR}.choice[1]: must be >= 0, got -1" in capsys.readouterr().err
     assert main.run(["logs", "2"]) == 3
     said = capsys.readouterr().err
     assert "job 2 is failed and has no run directory: nowhere.Net" in said and "attempts/1/stderr" in said

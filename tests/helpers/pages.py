@@ -34,7 +34,7 @@ STATUS = re.compile(r"  # exit status (\d+)$")
 NEEDS_DATA = "needs HOGWILD_DATA"
 OWN_TERMINAL = "in its own terminal"
 RUN_PY = str(Path(__file__).resolve().parents[2] / "run.py")
-# A number with its sign, commas, exponent, or the parts of a time or date; the id of a job or a sweep of the service.
+# A number with its sign, commas, exponent, or the parts of a time or date; the id of a job of the service.
 FIGURE = re.compile(r"(?:\bs?[0-9a-f]{11,12}\b|[-+]?\d+(?:[.,:]\d+)*(?:e[-+]?\d+)?(?:-\d[\d:]*)*)")
 OF_THE_MACHINE = re.compile(r"(?<=usable cores: ).*")
 READY = "finds them."  # printed by `serve` shortly before the end of its first words

@@ -53,7 +53,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     store.load()
     for number in (1, 2, 3):
         made = order(number, digest="other")
-        store.add([made], store.write_aside({"job.yaml": JOB.encode()}, [made]))
+        store.add(made, store.write_aside({"job.yaml": JOB.encode()}, made))
         store.book(made.id, {"event": "ended", "state": "succeeded", "reason": "epochs", "at": 1.0})
     store.close()
     write_run(state.job(GOOD).run, Story(records=100))
@@ -101,10 +101,6 @@ OPERATIONS = [
     ("POST", "/api/v1/jobs/{name}/checkpoints/{checkpoint}/resume"),
     ("POST", "/api/v1/jobs/{name}/requests"),
     ("POST", "/api/v1/jobs/{name}/predict"),
-    ("POST", "/api/v1/sweeps"),
-    ("GET", "/api/v1/sweeps/{name}"),
-    ("POST", "/api/v1/sweeps/{name}/{ask}"),
-    ("DELETE", "/api/v1/sweeps/{name}"),
     ("GET", "/api/v1/machine"),
     ("GET", "/api/v1/sparklines"),
     ("GET", "/api/v1/templates"),
@@ -121,7 +117,7 @@ def test_the_table_has_every_route(served: Served) -> None:
 def not_for(method: str, path: str) -> list[Any]:
     """Return the checks that do not fit: no schema says which text is a job file, or which fields go together; unknown
     parameters of a query are ignored."""
-    is_free = path.endswith(("/jobs", "/sweeps", "/check", "/requests", "/resume", "/predict", "/{ask}"))
+    is_free = path.endswith(("/jobs", "/check", "/requests", "/resume", "/predict", "/{ask}"))
     names = [*(["positive_data_acceptance"] if is_free else []), *(["negative_data_rejection"] * (method == "GET"))]
     return CHECKS.get_by_names(names)
 

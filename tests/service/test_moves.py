@@ -35,7 +35,7 @@ JOB, WAITING = order(1, elastic=Elastic(1, 2), cpus=2), order(2)
 def store(tmp_path: Path) -> Iterator[Store]:
     with opened_store(tmp_path) as made:
         for one in (JOB, WAITING):
-            made.add([one], made.write_aside({"job.yaml": b""}, [one]))
+            made.add(one, made.write_aside({"job.yaml": b""}, one))
         share = {"attempt": 1, "cores": [0, 1], "procs": 2, "boot_id": "", "at": time.time()}
         made.book(JOB.id, {"event": "starting", **share})
         made.book(JOB.id, {"event": "running"})

@@ -161,20 +161,6 @@ def test_two_jobs_are_compared(page: Page, ended: list[dict[str, Any]]) -> None:
     keep(page, "compare")
 
 
-def test_a_sweep_is_submitted_and_stands_as_one_group(page: Page, ended: list[dict[str, Any]]) -> None:
-    go(page, f"submit/{ended[0]['id']}")
-    expect(page.get_by_label("overrides")).to_have_value("\n".join(ended[0]["overrides"]))
-    page.get_by_label("overrides").fill("\n".join([*SMALL, "name=two-seeds"]))
-    page.get_by_label("sweep").fill("seed=1,2")
-    expect(page.get_by_text("The sweep has 2 jobs.")).to_be_visible()
-    button(page, "Submit").click()
-    expect(page.locator("td.is-setting")).to_have_text(["1", "2"])
-    go(page, "")
-    expect(listed(page, "seed 2")).to_be_visible()
-    page.get_by_role("button", name="sweep two-seeds").click()
-    expect(listed(page, "seed 2")).to_have_count(0)
-
-
 def test_a_changed_copy_goes_with_the_folder_and_the_code_of_its_original(
     service: Service, page: Page, tmp_path: Path
 ) -> None:
@@ -332,11 +318,9 @@ LIST = """async (rows) => {
 
 
 @pytest.mark.parametrize("width", [1280, 400])
-def test_the_list_shows_every_reason_and_best_value_whole_and_the_best_of_a_sweep_first(
-    page: Page, ended: list[dict[str, Any]], width: int
-) -> None:
+def test_the_list_shows_every_reason_and_best_value_whole(page: Page, ended: list[dict[str, Any]], width: int) -> None:
     def job(number: int, **more: Any) -> dict[str, Any]:
-        return ended[0] | {"id": f"job{number}", "number": number, "sweep": None, **more}
+        return ended[0] | {"id": f"job{number}", "number": number, **more}
 
     def best(value: float | None, **more: Any) -> dict[str, Any]:
         return {"metric": "a_metric_of_my_own_with_a_long_name", "value": value, "higher_is_better": True, **more}
@@ -346,13 +330,13 @@ def test_the_list_shows_every_reason_and_best_value_whole_and_the_best_of_a_swee
     values = {2: None, 3: 0.12345, 4: 0.0012345}
     rows = [
         job(1, state="cancelled", reason="cancelled by the user"),
-        *(job(number, sweep="s1", best=best(value)) for number, value in values.items()),
+        *(job(number, best=best(value)) for number, value in values.items()),
         job(5, state="failed", **lost),
         job(6, state="queued", reason=waits),
     ]
     page.set_viewport_size({"width": width, "height": 900})
     found = page.evaluate(LIST, rows)
-    assert found["order"] == [6, 5, 3, 4, 2, 1]
+    assert found["order"] == [6, 5, 4, 3, 2, 1]
     assert found["whys"] == [waits, "RuntimeError: no", "cancelled by the user"]
     assert (found["cut"], found["out"]) == (0, 0)
     assert {"0.1235", "0.001234"} <= {*found["bests"]}

@@ -507,7 +507,7 @@ def test_a_job_that_is_set_aside_keeps_its_cores_while_its_process_runs(
     store = Store(state)
     store.load()
     for one in (order(1), order(2)):
-        store.add([one], store.write_aside({"job.yaml": b""}, [one]))
+        store.add(one, store.write_aside({"job.yaml": b""}, one))
     entry = entry_of(order(1), state.identity())
     name, _, value = entry.partition("=")
     with subprocess.Popen(["sleep", "1000"], env={**os.environ, name: value}) as process:
@@ -533,7 +533,7 @@ def test_a_job_whose_files_are_damaged_keeps_its_cores_while_its_process_runs(tm
     os.close(lock_file(state.lock))
     store = Store(state)
     store.load()
-    store.add([order(1)], store.write_aside({"job.yaml": b""}, [order(1)]))
+    store.add(order(1), store.write_aside({"job.yaml": b""}, order(1)))
     store.close()
     state.job(order(1).id).order.write_text("{")
     state.database.unlink()

@@ -107,10 +107,9 @@ function App() {
   `;
 }
 
-// "12,15", or "sweep:ID"
+// "12,15"
 function compareOf(names, jobs) {
   const rows = [...jobs.values()];
-  if (names.startsWith("sweep:")) return rows.filter((row) => row.sweep === names.slice(6));
   return names.split(",").map((name) => jobs.get(name) ?? rows.find((row) => String(row.number) === name)).filter(Boolean);
 }
 

@@ -3,7 +3,7 @@ import { html, useEffect, useState } from "./vendor/preact/htm-preact.module.js"
 import { get } from "./api.js";
 import { Curves } from "./curves.js";
 import { Empty, LIVE, State } from "./parts.js";
-import { duration, inWords, number, rank, shown, sweepValues } from "./words.js";
+import { duration, inWords, number, rank, shown } from "./words.js";
 
 const NOT_SETTINGS = ["name"];
 const MOST_CURVES = 14; // at first; more cannot be told apart
@@ -12,14 +12,12 @@ const MOST_CURVES = 14; // at first; more cannot be told apart
 export function Compare({ rows, runs }) {
   const [fetched, setFetched] = useState({}); // id -> {curves of an ended job, fields}
   const [hidden, setHidden] = useState(() => rows.slice(MOST_CURVES).map((row) => row.id));
-  const isSweep = rows.length > 0 && rows[0].sweep && rows.every((row) => row.sweep === rows[0].sweep);
-  const [sort, setSort] = useState({ by: isSweep ? "best" : "job", isDown: false });
+  const [sort, setSort] = useState({ by: "job", isDown: false });
   useEffect(() => {
-    for (const { id, state, sweep_values } of rows) {
+    for (const { id, state } of rows) {
       const known = fetched[id] ?? {};
       const add = (changes) => setFetched((before) => ({ ...before, [id]: { ...before[id], ...changes } }));
-      if (isSweep) add({ fields: Object.entries(sweep_values).map(([path, value]) => ({ path, value })) });
-      else if (!known.fields) get(`jobs/${id}/config`).then(({ fields }) => add({ fields }), () => add({ fields: [] }));
+      if (!known.fields) get(`jobs/${id}/config`).then(({ fields }) => add({ fields }), () => add({ fields: [] }));
       if (!LIVE.includes(state) && !hidden.includes(id)) get(`jobs/${id}/metrics`).then((curves) => add({ curves }), () => add({ curves: undefined }));
     }
   }, [rows.map((row) => row.id + row.state).join(), hidden]);
@@ -27,12 +25,12 @@ export function Compare({ rows, runs }) {
     return html`<${Empty}><h1 tabindex="-1">Nothing to compare</h1><p>Select jobs in <a href="#/">the list</a> (key x), then Compare (key c).</p><//>`;
   const shownRuns = rows.map((row) => ({
     id: row.id,
-    label: `${row.number} ${(isSweep && sweepValues(row)) || row.name}`,
+    label: `${row.number} ${row.name}`,
     curves: hidden.includes(row.id) ? null : (runs[row.id]?.curves ?? fetched[row.id]?.curves),
   }));
   const flip = (id) => setHidden(hidden.includes(id) ? hidden.filter((one) => one !== id) : [...hidden, id]);
   return html`
-    <div class="controls"><h1 tabindex="-1"><a href="#/" aria-label="all jobs">‹</a> ${rows.length} jobs ${isSweep ? `of sweep ${rows[0].name}` : "compared"}</h1></div>
+    <div class="controls"><h1 tabindex="-1"><a href="#/" aria-label="all jobs">‹</a> ${rows.length} jobs compared</h1></div>
     <${Curves} runs=${shownRuns} />
     <${Table} rows=${rows} columns=${columnsOf(rows, fetched)} hidden=${hidden} flip=${flip} sort=${sort} setSort=${setSort} />
   `;

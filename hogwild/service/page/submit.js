@@ -5,7 +5,7 @@ import { useFetched, useKept } from "./hooks.js";
 import { count } from "./words.js";
 
 const CHECK_MS = 400; // after the last letter
-const START = { text: "", overrides: "", sweep: "", name: "job", files: {}, needs: [], folder: "", copyOf: null };
+const START = { text: "", overrides: "", name: "job", files: {}, needs: [], folder: "", copyOf: null };
 
 // from: id of a job that is copied
 export function Submit({ from }) {
@@ -18,8 +18,6 @@ export function Submit({ from }) {
   const id = useRef(newId()); // the same until it is accepted: a repeated request is the same job
   const change = (changes) => setDraft({ ...draft, ...changes });
   const overrides = linesOf(draft.overrides);
-  const sweep = Object.fromEntries(linesOf(draft.sweep).map(valuesOf));
-  const many = Object.values(sweep).reduce((product, values) => product * values.length, 1);
   const { copyOf } = draft; // its code, data and environment; a changed folder has its own code
   const place = draft.folder.trim() && draft.folder.trim() !== copyOf?.folder ? { from_folder: draft.folder.trim() } : {};
   const body = { text: draft.text, job_file: `${draft.name}.yaml`, files: draft.files, ...(copyOf && { copy_of: copyOf.id }), ...place };
@@ -37,24 +35,19 @@ export function Submit({ from }) {
     if (!draft.text.trim()) return setVerdict(null);
     let isOver = false;
     const timer = setTimeout(async () => {
-      const firsts = Object.entries(sweep).map(([path, [value]]) => `${path}=${value}`); // the service checks all, at the end
-      const found = await post("check", { ...body, overrides: [...overrides, ...firsts] }).then((row) => ({ row, problems: [] }), refusal);
+      const found = await post("check", { ...body, overrides }).then((row) => ({ row, problems: [] }), refusal);
       if (!isOver) setVerdict(found);
     }, CHECK_MS);
     return () => {
       isOver = true;
       clearTimeout(timer);
     };
-  }, [draft.text, draft.overrides, draft.sweep, draft.name, draft.folder, draft.copyOf]);
+  }, [draft.text, draft.overrides, draft.name, draft.folder, draft.copyOf]);
 
   const submit = async () => {
     setBusy(true);
     try {
-      const order = { ...body, overrides };
-      if (draft.sweep.trim()) {
-        const { id: made } = await post("sweeps", { ...order, sweep, id: `s${id.current.slice(1)}` });
-        location.hash = `#/compare/sweep:${made}`;
-      } else location.hash = `#/${(await post("jobs", { ...order, id: id.current })).id}`;
+      location.hash = `#/${(await post("jobs", { ...body, overrides, id: id.current })).id}`;
       setDraft(START);
     } catch (problem) {
       id.current = newId();
@@ -64,7 +57,7 @@ export function Submit({ from }) {
   };
   const take = (name) => {
     const { text, files, needs } = templates.find((one) => one.name === name) ?? START;
-    change({ ...START, overrides: draft.overrides, sweep: draft.sweep, text, files, needs, name: name || START.name });
+    change({ ...START, overrides: draft.overrides, text, files, needs, name: name || START.name });
   };
   const problems = verdict?.problems ?? [];
   const isReady = verdict?.row && !verdict.isOld;
@@ -93,12 +86,9 @@ export function Submit({ from }) {
         <label class="over">overrides, one <code>key=value</code> per line
           <textarea rows="4" spellcheck="false" placeholder="train.epochs=3" value=${draft.overrides} onInput=${(event) => change({ overrides: event.currentTarget.value })}></textarea>
         </label>
-        <label class="over">sweep: a job for each combination; one <code>key=value,value</code> per line
-          <textarea rows="2" spellcheck="false" placeholder="optimizer.init_args.lr=0.1,0.01" value=${draft.sweep} onInput=${(event) => change({ sweep: event.currentTarget.value })}></textarea>
-        </label>
         <div id="verdict" role="status">
           ${!draft.text.trim() && html`<p class="quiet">Take a template, open a file, or write a job file. It is checked as you type; nothing starts before you press Submit.</p>`}
-          ${verdict?.row && html`<p class="notice">The job file is valid. ${verdict.row.name} gets ${count(verdict.row.cpus, "core")}.${draft.sweep.trim() ? ` The sweep has ${count(many, "job")}.` : ""}</p>`}
+          ${verdict?.row && html`<p class="notice">The job file is valid. ${verdict.row.name} gets ${count(verdict.row.cpus, "core")}.</p>`}
           ${verdict && !verdict.row && !problems.length && html`<p class="alert">${verdict.message}</p>`}
           ${problems.length > 0 && html`<p>${count(problems.length, "error")}:</p>`}
         </div>
@@ -117,12 +107,6 @@ export function Submit({ from }) {
 }
 
 const linesOf = (text) => text.split("\n").map((line) => line.trim()).filter(Boolean);
-
-// key=a,b: a comma within brackets belongs to its value
-const valuesOf = (line) => {
-  const [path, ...rest] = line.split("=");
-  return [path.trim(), rest.join("=").split(/,(?![^[{]*[\]}])/).map((value) => value.trim()).filter(Boolean)];
-};
 
 const newId = () => [...crypto.getRandomValues(new Uint8Array(6))].map((one) => one.toString(16).padStart(2, "0")).join("");
 

@@ -66,8 +66,5 @@ export const best = (row) => (row.best ? `${inWords(row.best.metric)} ${number(r
 // For sorting: the smaller, the better is the job's best value; null without one.
 export const rank = ({ best: found }) => (isMissing(found?.value) ? null : found.higher_is_better ? -found.value : found.value);
 
-// What tells a job of a sweep from the others: lr 0.1, momentum 0.5
-export const sweepValues = (row) => Object.entries(row.sweep_values ?? {}).map(([path, value]) => `${path.split(".").at(-1)} ${value}`).join(", ");
-
 export const shown = (value) =>
   isMissing(value) ? "none" : typeof value === "object" ? JSON.stringify(value) : String(value);
