@@ -59,7 +59,14 @@ def fill(client: hogwild.Client) -> tuple[list[str], str]:
     model = "model={class_path: shapes.Shapes, init_args: {in_features: 64, out_features: 10}}"
     client.wait(submit("new-layer", model))
     compared = [
-        submit("rates", f"{LR}={rate}", f"{MOMENTUM}={momentum}", "train.procs=1", "train.epochs=300", *OFTEN)
+        submit(
+            f"lr-{rate}-momentum-{momentum}",
+            f"{LR}={rate}",
+            f"{MOMENTUM}={momentum}",
+            "train.procs=1",
+            "train.epochs=300",
+            *OFTEN,
+        )
         for rate, momentum in itertools.product(RATES, MOMENTA)
     ]
     for job in compared:
